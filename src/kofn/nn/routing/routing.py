@@ -66,9 +66,8 @@ class Routing(RouterBase):
             count = checks.k(k, experts, selection)
             return QuantileBias(experts, count, *quantile, unit, not levels, device)
 
-        super().__init__(
-            num_experts, temperature, balanced if balance is not None else None, device
-        )
+        rule = None if balance is None else balanced
+        super().__init__(num_experts, temperature, rule, device)
         self.k = checks.k(k, num_experts, selection)
         self.selection = selection
         self.groups = checks.groups(n_group, topk_group, num_experts, self.k, selection)
@@ -77,12 +76,8 @@ class Routing(RouterBase):
         self.normalize = checks.normalize(normalize, selection, self.k)
         self.link = link if isinstance(link, Link) else table.resolve(link).name
         self.max_experts = checks.width(max_experts, selection, self.k, num_experts)
-        checks.refuse(
-            "inference_threshold",
-            check_flag("inference_threshold", inference_threshold),
-            selection,
-            (*JOINT, "assignment"),
-        )
+        looks = check_flag("inference_threshold", inference_threshold)
+        checks.refuse("inference_threshold", looks, selection, (*JOINT, "assignment"))
         self.processes = processes_of(process_group)
         checks.refuse("process_group", self.processes is not None, selection, JOINT)
         shape = () if selection == "budget" else (num_experts,)
@@ -133,7 +128,6 @@ class Routing(RouterBase):
 
     def _settings(self, learns: bool) -> Settings:
         bias = None if self.balance is None else self.balance()
-        alone = not self.training
         return Settings(
             self.k,
             self._gating(),
@@ -141,7 +135,7 @@ class Routing(RouterBase):
             bias,
             self.running,
             learns,
-            alone,
+            not self.training,
             self.processes,
             self.groups,
             self.selection == "budget" and isinstance(self.balance, QuantileBias),

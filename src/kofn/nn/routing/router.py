@@ -105,8 +105,7 @@ class TopKRouter(LinearRouting):
     Inputs:
         hidden_states: [..., hidden_size]; the T tokens are all its vectors.
         mask: boolean of shape hidden_states.shape[:-1], False for padding: such a token gets
-            weights of 0, takes no place and does not count as load. A token with a NaN in its
-            logits is treated likewise, but its weights are NaN.
+            weights of 0, takes no place and is no load. One with a NaN logit gets NaN, likewise.
 
     Outputs:
         logits [T, num_experts]; weights [T, w]; indices [T, w], int64, all valid. w is k for

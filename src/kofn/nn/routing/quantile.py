@@ -153,8 +153,7 @@ class QuantileBias(ExpertBias):
         if self.bins is None:
             found, tokens = bias_of_share(required, self.k, mask)
             if not self.centred:
-                share = tokens.to(torch.float32) * self.k / len(self.bias)
-                found = _with_ties(found, required, share, mask)
+                found = _with_ties(found, required, tokens.float() * self.k / len(self.bias), mask)
             _average(self, found, tokens)
         else:
             self._count(required, once(known_tokens(required, mask).to(torch.int64)))

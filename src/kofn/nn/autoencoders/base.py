@@ -116,11 +116,7 @@ class Autoencoder(Reporting):
 
     def decode(self, code: Tensor) -> Tensor:
         """Return the reconstructions [..., d_in] of codes [..., d_sae]."""
-        check_tensors(code=code)
-        if tuple(code.shape[-1:]) != (self.d_sae,):
-            raise ValueError(
-                f"code must have shape [..., d_sae] (here {self.d_sae}); got {tuple(code.shape)}"
-            )
+        check_width("code", code, "d_sae", self.d_sae)
         return code @ self.decoder() + self.b_dec
 
     def decoder(self) -> Tensor:
@@ -199,10 +195,15 @@ def unit_rows(weight: Tensor) -> Tensor:
 
 
 def tokens_of(x: Tensor, d_in: int) -> Tensor:
-    check_tensors(x=x)
-    if tuple(x.shape[-1:]) != (d_in,):
-        raise ValueError(f"x must have shape [..., d_in] (here {d_in}); got {tuple(x.shape)}")
+    check_width("x", x, "d_in", d_in)
     return x.reshape(-1, d_in)
+
+
+def check_width(name: str, x: Tensor, width: str, wanted: int) -> None:
+    check_tensors(**{name: x})
+    if tuple(x.shape[-1:]) != (wanted,):
+        shape = tuple(x.shape)
+        raise ValueError(f"{name} must have shape [..., {width}] (here {wanted}); got {shape}")
 
 
 def flat_mask(mask: Tensor, x: Tensor) -> Tensor:

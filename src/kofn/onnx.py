@@ -251,11 +251,11 @@ def _frexp(self: TensorType) -> Sequence[Any]:
     e = op.Floor(op.Div(op.Log(size), _like(self, math.log(2))))
     for _ in range(2):  # rounding may leave it at a neighbour; 2^e alone may be beyond the dtype
         half = op.Floor(op.Mul(e, _like(self, 0.5)))
-        m = op.Div(op.Div(size, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))  # type: ignore[no-untyped-call]
+        m = op.Div(op.Div(size, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))
         over = op.CastLike(op.GreaterOrEqual(m, _like(self, 1.0)), self)
         e = op.Sub(op.Add(e, over), op.CastLike(op.Less(m, _like(self, 0.5)), self))
     half = op.Floor(op.Mul(e, _like(self, 0.5)))
-    m = op.Div(op.Div(self, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))  # type: ignore[no-untyped-call]
+    m = op.Div(op.Div(self, op.Pow(two, half)), op.Pow(two, op.Sub(e, half)))
     return op.Where(usable, m, self), op.Cast(op.Where(usable, e, _like(self, 0.0)), to=6)
 
 

@@ -170,7 +170,7 @@ def given(
         x = form.xp.where(last_mask(mask, scores, form), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum; in the graph of the scores
-        x = form.xp.sum(x, axis=-1)[..., None] - math.inf
+        x = form.xp.sum(x, axis=-1)[..., None] - math.inf  # type: ignore[assignment]  # of its kind
     # Numbers per row get the dtype of `like`, which is never of half precision.
     link, like = link.inner, form.rows(x[:0]) if half else x
     if link.alpha is not None:

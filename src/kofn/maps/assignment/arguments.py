@@ -67,7 +67,7 @@ def matrices(
     if is_sharded(x):
         from kofn.arrays.torch.matrices import whole_matrices
 
-        x = whole_matrices(x)
+        x = whole_matrices(x)  # type: ignore[arg-type]  # of PyTorch
     *batch, m, n = shape
     of_rows = _margin("k", k, (*batch, m), n, x, "one number per row, scores.shape[:-1]")
     if capacity is None:

@@ -146,7 +146,7 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
     careful = (s.passes >= PATIENT) | (s.t > p.t) | (s.hot > 0)
     retry = ~good & ~s.retried & (shorter > SHORTEST)
 
-    def bracketed() -> tuple[Array, ...]:
+    def bracketed() -> Any:
         """Narrow a bracket of the part of the step at which R·step is 0."""
         short = good & (s.high < 1) & (rest > 0.9 * s.gain)
         high, low = xp.where(good, s.high, s.length), xp.where(short, s.length, s.low)
@@ -197,7 +197,7 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
     stay, by_columns, moving = goes_on & retry, goes_on & alone, goes_on & good & ~alone
     hot, kept = xp.where(met, t, s.hot), xp.where(met[..., None], beta, s.kept)
 
-    def fallen() -> tuple[Array, ...]:
+    def fallen() -> Any:
         """Return the next temperature, prices for it, and by what it falls after that."""
         hottest = xp.maximum(xp.where(cold, COOLING, HOTTER) * t, spread / 2)
         between = xp.where(nearer, xp.sqrt(s.hot) * xp.sqrt(t), hottest)

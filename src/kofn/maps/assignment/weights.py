@@ -115,12 +115,13 @@ def soft_assignment(
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     given = matrices(scores, k, capacity, link, temperature, mask)
     if 0 in given.x.shape[-2:]:
-        return cast(_empty(given), scores.dtype)
+        nothing: Any = cast(_empty(given), scores.dtype)
+        return nothing
     found = cast(_called(_hard_weights if is_hard else _weights, given, link), scores.dtype)
     if is_sharded(scores):
         from kofn.arrays.torch.matrices import placed_as
 
-        return placed_as(found, scores)  # type: ignore[no-any-return]
+        return placed_as(found, scores)
     return found
 
 
@@ -172,7 +173,8 @@ def soft_assignment_prices(
     else:
         alpha, beta = _called(_prices, given, link)
     dtype = scores.dtype if scores.dtype.itemsize > 2 else namespace(scores).float32
-    return cast(alpha, dtype), cast(beta, dtype)
+    found: Any = cast(alpha, dtype), cast(beta, dtype)
+    return found
 
 
 def _empty(given: Matrices) -> Array:

@@ -174,8 +174,9 @@ def _width(name: str, width: int | None, embed_dim: int) -> int:
 
 
 def _check_shapes(inputs: tuple[Tensor, ...], sizes: tuple[int, ...]) -> None:
-    check_tensors(**dict(zip(("query", "key", "value"), inputs, strict=True)))
-    dims = inputs[0].ndim
+    query, key, value = inputs
+    check_tensors(query=query, key=key, value=value)
+    dims = query.ndim
     for name, given, size in zip(("query", "key", "value"), inputs, sizes, strict=True):
         if given.ndim not in (2, 3) or given.ndim != dims or given.shape[-1] != size:
             raise ValueError(

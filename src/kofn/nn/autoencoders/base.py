@@ -200,7 +200,8 @@ def tokens_of(x: Tensor, d_in: int) -> Tensor:
 
 
 def check_width(name: str, x: Tensor, width: str, wanted: int) -> None:
-    check_tensors(**{name: x})
+    given: dict[str, Any] = {name: x}
+    check_tensors(**given)
     if tuple(x.shape[-1:]) != (wanted,):
         shape = tuple(x.shape)
         raise ValueError(f"{name} must have shape [..., {width}] (here {wanted}); got {shape}")

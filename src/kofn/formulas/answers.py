@@ -32,14 +32,13 @@ def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | Non
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
-    upper, low, high = split(p.link, p.z, rows.live)
-    chosen = xp.where(upper, 1 - high, low)
+    chosen = _chosen(p, rows.live)
     if has_gradients(p.z, p.k, p.costs):
         number, alpha = p.link.static_and_array_alpha()
         arguments = p.z, p.k, p.open, alpha, over_argument(p.over), p.costs
         # What does not move may carry any cotangent, infinity and NaN included: an entropy's.
-        still = p.outside | (low + high == 0)
-        chosen = xp.where(still, stop_gradient(chosen), chosen)
+        slope = p.link.map_alpha(stop_gradient).pdf(stop_gradient(p.z))
+        chosen = xp.where(p.outside | (slope == 0), stop_gradient(chosen), chosen)
         chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
         chosen = chosen + p.correction
     if rows.costs is None and not is_in_parts(over):

@@ -275,8 +275,10 @@ def test_answers_do_not_depend_on_a_default(name):
         assert len(found) == len(wanted)
         # A schedule has the default dtype for whole steps, if it is wide.
         counted = default == "float64" and name in OTHERS
+        # Bits of products of matrices depend on where these lie in memory.
+        trained = "SoftTopKSelector" in name
         for one, other in zip(found, wanted, strict=True):
-            _check_same(one, other, default, 1e-6 if counted else 0.0)
+            _check_same(one, other, default, 1e-6 if counted or trained else 0.0)
 
 
 def _check_same(one, other, default, tolerance):

@@ -17,6 +17,7 @@ from kofn.maps.routing import Gating
 from kofn.maps.topk import soft_topk
 from kofn.nn.routing.processes import Processes
 from kofn.nn.routing.state import RunningThreshold
+from kofn.nn.tensors import check_tensors
 
 
 class Settings(NamedTuple):
@@ -85,6 +86,7 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
 
 def bad_tokens(scores: Tensor) -> Tensor | None:
     """Return which tokens have a NaN, [T]; None if none has, as far as a look waits for nothing."""
+    check_tensors(scores=scores)
     # A sum is the cheapest look, and a NaN if there is one, or ∞ − ∞.
     if is_at_hand(scores) and not math.isnan(scores.detach().sum().item()):
         return None

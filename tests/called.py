@@ -21,6 +21,11 @@ from studies.table import STUDIES
 
 COMMANDS = typer.main.get_command(app.app).commands
 
+
+def _flag(name):
+    return f"--{name}" if len(name) > 1 else f"-{name}"
+
+
 CALLS = {
     "select": "table.csv --target label -k 1 --splits 1 --steps 1",
     "compare": "x.npy -k 2",
@@ -34,7 +39,7 @@ CALLS = {
             [
                 *("--seeds 1 --method", next(iter(study.options[0].names))),
                 *(f"--{o.name} 1" for o in study.options if o.name in ("steps", "epochs")),
-                *(f"--{o.name} {o.default[0]}" for o in study.options[1:] if o.repeats),
+                *(f"{_flag(o.name)} {o.default[0]}" for o in study.options[1:] if o.repeats),
             ]
         )
         for study in STUDIES.values()

@@ -34,6 +34,7 @@ def here(tmp_path, monkeypatch):
 
 
 KINDS = ["file", "link", "link to nothing", "folder", "link to the input"]
+KINDS += [] if os.name == "nt" else ["pipe"]
 
 
 @every_writer
@@ -55,6 +56,8 @@ def test_what_has_a_name_that_is_written_is_not_lost(name, kind, full, here):
                 place.write_bytes(b"precious")
             elif kind == "folder":
                 place.mkdir()
+            elif kind == "pipe":
+                os.mkfifo(place)
             else:
                 leads = {"link": theirs, "link to nothing": here.parent / "nothing"}
                 place.symlink_to(leads.get(kind, here / "x.npy"))
@@ -73,6 +76,10 @@ def test_what_has_a_name_that_is_written_is_not_lost(name, kind, full, here):
                 (here / each).unlink()
             if kind == "folder":
                 place.rmdir()
+            if kind == "pipe":
+                assert result.exit_code == 2
+                assert place.is_fifo()
+                place.unlink()
             if place.parent != here:
                 place.parent.rmdir()
     for each in ("x.npy", "table.csv"):

@@ -279,6 +279,8 @@ def shell(line, **more):
         ("KOFN --help >&-", 2, "standard output is closed"),
         ("KOFN apply -k 1 <&-", 2, "no scores: standard input is closed"),
         ("KOFN apply none -k 1 2>&-", 2, ""),
+        ("KOFN apply none -k 1 2> /dev/full", 2, ""),
+        ("KOFN 2> /dev/full", 2, ""),
     ],
 )
 def test_streams_that_are_full_or_closed(here, line, status, words):

@@ -166,6 +166,8 @@ def _draw_curves(axes: Axes, comparison: Comparison) -> None:
         axes.plot(spread, _seen(slope), color=ink, lw=2, solid_capstyle="round", label=each.name)
         here = each.means["effective support"], _seen(each.means["slope"])
         axes.plot(*here, "o", color=ink, ms=6, mec="white", mew=1, zorder=3)
+    if not any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
+        axes.set_ylim(1, 10)  # a logarithmic axis finds no ends for nothing
     axes.set(xscale="log", yscale="log")
     ticks = [t for t in np.geomspace(comparison.k, comparison.scores.shape[-1], 5) if t > 0]
     axes.set_xticks(ticks, [f"{t:.2g}" if t < 100 else f"{t:.0f}" for t in ticks])

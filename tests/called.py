@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from kofn.commands import app
 from kofn.commands.bench import cases, contenders
+from kofn.commands.compare import compare as measures
 from studies.frame.command import app as app_of
 from studies.table import STUDIES
 
@@ -94,7 +95,8 @@ def _command(arguments):
 
 
 def less_to_time(patch):
-    """Let `kofn bench` time little: JAX compiles for minutes."""
+    """Let `kofn bench` and `compare` measure little: JAX compiles for minutes."""
+    patch(measures, "CURVE_POINTS", 5)
     patch(cases, "CASES", [replace(case, shape=(4, 64), k=2) for case in cases.CASES[:1]])
     patch(contenders, "_jax", lambda k, versions: iter(()))
 

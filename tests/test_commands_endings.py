@@ -117,7 +117,9 @@ needs_forks = pytest.mark.skipif(sys.platform != "linux", reason="needs a proces
 
 @needs_forks
 @every_writer
-@pytest.mark.parametrize("limit", [0, 200, pytest.param(5000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "limit", [200, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 5000))]
+)
 def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
     before = tree(here)
     end = ended(target_of(name), typed(name), here, limit=limit)
@@ -133,7 +135,7 @@ def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
 
 @needs_forks
 @every_command
-@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("unbuffered", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_standard_output_is_whole_or_the_status_says_so(name, unbuffered, here):
     """A disk that fills up takes some bytes of a write, and a pipe of which nobody reads none."""
     how = {"unbuffered": unbuffered}

@@ -56,9 +56,9 @@ def namespace_of(kind: str) -> Namespace[Any]:
     """Return the array-API namespace of a framework."""
     # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if kind == "torch":
-        import array_api_compat.torch
+        import kofn.arrays.torch.namespace
 
-        xp: Any = array_api_compat.torch
+        xp: Any = kofn.arrays.torch.namespace
         return xp
     return np if kind == "numpy" else sys.modules["jax"].numpy  # type: ignore[return-value]
 
@@ -177,6 +177,12 @@ def to_numpy(x: Array) -> np.ndarray:
 
 def scalar(like: ArrayT, value: float) -> ArrayT:
     """Return `value` with the dtype of `like`, for a `where` with two constant branches."""
+    if is_torch(like) and like.is_cuda:
+        from kofn.arrays.torch.kept import kept
+
+        found = kept(like, value)
+        if found is not None:
+            return found  # type: ignore[return-value]  # of the kind of like
     return full_like(like, (), value)
 
 

@@ -179,6 +179,12 @@ def in_onnx_export() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
+def is_captured(x: Tensor) -> bool:
+    """Return whether operations on a tensor go into a CUDA graph, and nothing of it can be read."""
+    cuda = torch.cuda
+    return x.is_cuda and cuda.is_initialized() and cuda.is_current_stream_capturing()
+
+
 def is_autocast(x: Tensor) -> bool:
     """Return whether torch.autocast is on for the device of `x`."""
     device = x.device.type

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support import LINKS
 
 from kofn.formulas import pullbacks
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import table
 from kofn.solver.threshold import solve
+from support import LINKS
 
 ROWS = torch.tensor(
     [

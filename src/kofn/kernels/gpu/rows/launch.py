@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of_rows
-from kofn.kernels.gpu.rows import many_programs, one_program
+from kofn.kernels.gpu.rows import losses, many_programs, one_program
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
@@ -48,8 +48,17 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-gaps = None
 LOGARITHMS = ()
+
+
+def gaps(
+    x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
+    of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
+    k = k if target.ndim < x.ndim else target.sum(-1, dtype=torch.float32)
+    theta = threshold(x, k, temperature, link)[0]
+    return losses.gaps(x, theta, target, temperature, link, likely, wanted, of_alpha)
 
 
 def weights(

@@ -1,10 +1,11 @@
-"""Losses from a kernel's θ, against array code in float64."""
+"""Losses and logarithms from a kernel's θ, against array code in float64."""
 
 import math
 
 import pytest
 import torch
 
+import kofn
 from kofn import losses
 from support import LINKS
 
@@ -22,7 +23,7 @@ def rows():
     return x, generator
 
 
-def compared(function, reference, x, *others):
+def compared(function, reference, x, *others, rtol=2e-5):
     """Compare losses and their gradients in the scores, the temperature and all others."""
     leaves = (x, torch.full((N,), 0.7), *others)
     wide = (torch.where(x <= torch.finfo(x.dtype).min, -math.inf, x), *leaves[1:])
@@ -36,7 +37,7 @@ def compared(function, reference, x, *others):
     truth = reference(called, *(each.double() for each in wide))
     for found, wanted in zip(called(*leaves), truth, strict=True):
         torch.testing.assert_close(
-            found, wanted.to(found.dtype), rtol=2e-5, atol=2e-6, equal_nan=True
+            found, wanted.to(found.dtype), rtol=rtol, atol=2e-6, equal_nan=True
         )
 
 
@@ -85,3 +86,24 @@ def test_small_losses_and_halves_keep_their_digits(dtype, reference):
             found = loss(given, target, reduction="none")
             close = 1e-5 if found.dtype == torch.float32 else 1e-2
             torch.testing.assert_close(found.double(), wanted, rtol=close, atol=0)
+
+
+@pytest.mark.parametrize("k", [1.0, 2.5, 9.0])
+@pytest.mark.parametrize("link", LINKS)
+def test_logarithms(link, k, reference):
+    if link == "exponential" and k > 1:
+        pytest.skip("what is capped is at an end of a plateau, which is not one number")
+
+    def logs(x, reduction, temperature):
+        found = kofn.log_soft_topk(x, k, link=link, temperature=temperature)
+        return torch.where(found.isinf(), 0.0, found).cumsum(-1)[:, -1]
+
+    compared(logs, reference, rows()[0], rtol=1e-4)  # F′/F has no bound next to 0
+
+
+def test_logarithms_of_a_learned_alpha(reference):
+    def logs(x, alpha, reduction, temperature):
+        found = kofn.log_entmax(x, alpha, temperature=temperature)
+        return torch.where(found.isinf(), 0.0, found).sum(-1)
+
+    compared(logs, reference, rows()[0], torch.full((N,), 1.7))

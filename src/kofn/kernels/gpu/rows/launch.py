@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of_rows
-from kofn.kernels.gpu.rows import losses, many_programs, one_program
+from kofn.kernels.gpu.rows import logs, losses, many_programs, one_program
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
@@ -48,7 +48,27 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, min(whole, 4 * block), warps)
 
 
-LOGARITHMS = ()
+LOGARITHMS = SERVED
+
+
+def logarithms(
+    x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+) -> Tensor:
+    return logs.logarithms(x, theta, k, temperature, link)
+
+
+def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
+    """(log p, θ, False)."""
+    theta = threshold(x, k, temperature, link)[0]
+    return logs.logarithms(x, theta, k, temperature, link), theta, False
+
+
+def log_gradients(
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(cotangents of the scores; those of the temperature, twice; False; those of alpha)."""
+    return logs.log_gradients(x, cotangent, theta, temperature, link, of_alpha)
 
 
 def gaps(

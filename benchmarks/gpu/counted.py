@@ -43,11 +43,19 @@ READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2",
 """Operations whose answer the host waits for."""
 
 
-TWICE = dict.fromkeys(
-    ("masked_fill", "masked_scatter", "scatter", "scatter_add", "scatter_reduce", "index_add",
-     "index_copy", "index_fill", "index_put", "_unsafe_index_put", "slice_scatter",
-     "select_scatter", "slice_backward", "select_backward", "argsort", "sort"), 2)  # fmt: skip
-"""Operations that copy first, or fill with 0, and then write; a sort of rows has its keys first."""
+SEVERAL = {
+    **dict.fromkeys(
+        ("masked_fill", "masked_scatter", "scatter", "scatter_add", "scatter_reduce", "index_add",
+         "index_copy", "index_fill", "index_put", "_unsafe_index_put", "slice_scatter",
+         "select_scatter", "slice_backward", "select_backward", "constant_pad_nd", "isinf", "topk"),
+        2,
+    ),
+    "sort": 3,
+}  # fmt: skip
+"""Launches of operations that take more than one: most copy first, or fill with 0, and then write;
+`isinf` takes the absolute value first, `topk` sorts what it has found, and a sort has its numbers
+copied and their places written first.
+"""
 
 
 class Count(NamedTuple):
@@ -87,7 +95,7 @@ class Tally(TorchDispatchMode):
         self.add(name, [*given, *(one for one in answers if not f._schema.is_mutable)])
 
     def add(self, name: str, tensors: list[Tensor]) -> None:
-        self.of[name] += TWICE.get(name, 1)
+        self.of[name] += SEVERAL.get(name, 1)
         self.bytes += sum(_size(one) for one in tensors)
 
     def launched(self, name: str, tensors: list[Tensor]) -> None:

@@ -1,5 +1,7 @@
 """Loops whose length depends on values, where these cannot be read."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -36,3 +38,22 @@ def test_what_is_captured(monkeypatch):
     assert not state.is_captured(X)
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
     assert state.is_captured(X)
+
+
+def test_what_is_recorded_in_another_thread_stays_on_the_streams_of_this_one(monkeypatch):
+    seen = []
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(cuda, "set_stream", seen.append)
+
+    @contextlib.contextmanager
+    def device(number):
+        seen.append(number)
+        yield
+
+    monkeypatch.setattr(cuda, "device", device)
+    assert state.recording(lambda x: x + 1, 2) == 3
+    assert seen == ["stream of 0", "stream of 1", 1]

@@ -166,7 +166,9 @@ def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tenso
     """
 
     def log_slope(score: Tensor, n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return link.log_pdf(score - theta[n, h, i]).clamp(min=LEAST)
+        # The slope of the linear link is 1: TorchInductor fails where a score has no gradient.
+        nothing = 0.0 * score.clamp(-1.0, 1.0)
+        return link.log_pdf(score - theta[n, h, i]).clamp(min=LEAST) + nothing
 
     center = flex(query.detach(), key.detach(), key, log_slope, block_mask)
     moved = (query.to(theta.dtype) * center.to(theta.dtype)).sum(-1)

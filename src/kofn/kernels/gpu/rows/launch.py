@@ -64,11 +64,10 @@ def weights(
 
 def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, bool]:
     """(θ as two floats' worth, (2, …), False)."""
-    return _forward(x, k, temperature, link, None), False
+    return _forward(packed(x), k, temperature, link, None), False
 
 
 def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None) -> Tensor:
-    x = packed(x)
     theta = empty(x, (2, *x.shape[:-1]), torch.float32)
     given = _given(x, k, temperature, theta, link)
     if not given.count:

@@ -179,4 +179,3 @@ def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None
     if dtype is None and shape == like.shape:  # takes half of the time
         return torch.empty_like(like)
     return like.new_empty(shape, dtype=dtype)
-

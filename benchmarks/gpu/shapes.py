@@ -82,7 +82,7 @@ def compile_part(lengths: list[int], part: int, parts: int) -> None:
 
     for n, link, shape in work(lengths)[part::parts]:
         x, g = scores(256, n)
-        forward, backward, _ = launched(x, g, getattr(links, link), shape)
+        forward, backward, _ = launched(x, g, getattr(links, link).inner, shape)
         forward(), backward()
 
 
@@ -113,7 +113,7 @@ def time_all(lengths: list[int]) -> Iterator[dict[str, Any]]:
         yield dict(n=n, link="softmax", forward=median(lambda x=x: torch.softmax(x, -1)))
         wanted: dict[str, Any] = {}
         for length, link, shape in work([n]):
-            forward, backward, answer = launched(x, g, getattr(links, link), shape)
+            forward, backward, answer = launched(x, g, getattr(links, link).inner, shape)
             forward()
             if shape is None:
                 wanted[link] = [one.clone() for one in answer]

@@ -3,7 +3,8 @@
 `python -m benchmarks.gpu.shapes [--lengths 8,64] [--out FILE]`: for each length of a row, how many
 rows a program takes, entries of each at a time, and warps; forward and backward, for a link with an
 exponential and one without, beside what kernels/gpu/rows/launch.py takes now. Some processes
-compile first, into Triton's cache; then one times. A line of JSON for each, and last a table.
+compile first, into Triton's cache; then one times. A line of JSON for each, and last a table: the
+forward and backward kernel on more rows than a cache holds, and the forward one on few.
 """
 
 from __future__ import annotations
@@ -18,26 +19,20 @@ from pathlib import Path
 from typing import Any
 
 ENTRIES = 1 << 25  # of a call: more than any cache holds
-LENGTHS = (8, 32, 64, 256, 1024, 4096)
+FEW = 1 << 18  # entries of a call whose rows do not fill the device
+LENGTHS = (8, 32, 64, 128, 256, 1024)
 LINKS = ("logistic", "linear")
 THREADS = 32
-FEWEST, MOST = 4, 128  # entries of a row at a time
+VECTOR = 4  # entries that a thread loads at once
 
 
 def shapes_for(n: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (rows, entries of each at a time, warps): four entries to a thread at a time."""
-    whole = max(FEWEST, 1 << (n - 1).bit_length())
-    block = min(MOST, whole)
-    while block >= max(FEWEST, whole // 256):
-        for warps in (1, 4):
-            rows = 4 * THREADS * warps // block
-            if rows and (n <= 1024 or rows <= 8):
-                yield rows, block, warps
-        block //= 2
-    for warps in (2, 4):
-        block = 4 * THREADS * warps
-        if n > MOST and block <= whole:
-            yield 1, block, warps
+    """Yield (rows, entries of each at a time, warps): from a thread to a row to a warp to it."""
+    whole = 1 << (n - 1).bit_length()
+    block = max(VECTOR, whole // 64)
+    while block <= min(whole, VECTOR * THREADS):
+        yield VECTOR * THREADS // block, block, 1
+        block *= 2
 
 
 def launched(x: Any, g: Any, link: Any, shape: tuple[int, int, int] | None) -> Any:
@@ -82,7 +77,7 @@ def compile_part(lengths: list[int], part: int, parts: int) -> None:
 
     for n, link, shape in work(lengths)[part::parts]:
         x, g = scores(256, n)
-        forward, backward, _ = launched(x, g, getattr(links, link), shape)
+        forward, backward, _ = launched(x, g, getattr(links, link).inner, shape)
         forward(), backward()
 
 
@@ -101,6 +96,17 @@ def median(call: Any, rounds: int = 7) -> float:
     return sorted(found)[rounds // 2]
 
 
+def replayed(call: Any, times: int = 10) -> float:
+    """Return the milliseconds of one of some launches in a CUDA graph, without the host's time."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return median(graph.replay) / times
+
+
 def time_all(lengths: list[int]) -> Iterator[dict[str, Any]]:
     import torch
 
@@ -113,7 +119,7 @@ def time_all(lengths: list[int]) -> Iterator[dict[str, Any]]:
         yield dict(n=n, link="softmax", forward=median(lambda x=x: torch.softmax(x, -1)))
         wanted: dict[str, Any] = {}
         for length, link, shape in work([n]):
-            forward, backward, answer = launched(x, g, getattr(links, link), shape)
+            forward, backward, answer = launched(x, g, getattr(links, link).inner, shape)
             forward()
             if shape is None:
                 wanted[link] = [one.clone() for one in answer]
@@ -121,9 +127,10 @@ def time_all(lengths: list[int]) -> Iterator[dict[str, Any]]:
                 float((a - b).abs().nan_to_num(nan=9.0).max())
                 for a, b in zip(answer, wanted[link], strict=True)
             )
+            few, _, _ = launched(x[: FEW // n], g[: FEW // n], getattr(links, link).inner, shape)
             yield dict(
                 n=length, link=link, shape=shape, off=off, forward=median(forward),
-                backward=median(backward),
+                backward=median(backward), few=replayed(few),
             )  # fmt: skip
 
 
@@ -150,11 +157,10 @@ def main() -> None:
         found.append(one)
         if given.out:
             given.out.write_text("\n".join(map(json.dumps, found)) + "\n")
-    print("n link (rows, at a time, warps): forward, backward in ms; off")
+    print("n link (rows, at a time, warps): forward, backward, of few rows in ms; off")
     for one in found:
-        back = one.get("backward")
-        second = "" if back is None else f", {back:.3f}; {one['off']:.0e}"
-        print(one["n"], one["link"], one.get("shape", ""), f"{one['forward']:.3f}{second}")
+        more = [f"{one[what]:.4f}" for what in ("forward", "backward", "few") if what in one]
+        print(one["n"], one["link"], one.get("shape", ""), *more, one.get("off", ""))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_weights_and_gradients(link, dtype, device):
         return kofn.soft_topk(x, k, link=used, temperature=t)
 
     wrong = []
-    for n in SMALL if REHEARSED else LENGTHS[:: 1 if dtype == torch.float32 else 2]:
+    for n in SMALL if REHEARSED else LENGTHS[:: 1 if dtype == torch.float32 else 4]:
         x, k, t = rows_of(n, dtype, link)
         v = torch.randn(x.shape, generator=torch.Generator().manual_seed(n)).to(dtype)
         ours = pulled(weights, *(one.to(device) for one in (x, k, t, v)))
@@ -121,7 +121,8 @@ def test_thresholds(link, device):
             p = kofn.soft_topk(x.double(), k, temperature=t.double(), **given)
         got = got.double().cpu()
         unit = t.double() + x.double().abs().nan_to_num(posinf=0).amax(-1) * 1e-6
-        close = (got - exact).abs() <= 1e-4 * unit
+        # Among masks of −1e4 the last place of θ, in float32, is 1e-3.
+        close = (got - exact).abs() <= 1e-4 * unit + 1.2e-7 * exact.abs().nan_to_num(posinf=0)
         alike = (got == exact) | (got.isnan() & exact.isnan())
         flat = (p * (1 - p)).sum(-1) < 1e-3
         if not (close | alike | flat).all():

@@ -17,8 +17,12 @@ from kofn.links import Link, table
 from kofn.maps.attention import shared_threshold
 from kofn.nn.attention.function import WEIGHTS, by_group, groups_of
 
-LEAST = -1e30
-"""In place of −∞, where a row of nothing else must not become NaN, or have gradients of NaN."""
+LEAST = -1e6
+"""In place of −∞, where a row of nothing else must not become NaN, or have gradients of NaN.
+
+On a GPU flex_attention takes 2^(s/ln 2 − m) by one rounding less than m = max s/ln 2: for s = −1e30
+that is a power of 8e22, and the row NaN; for −1e6 a tenth of an octave.
+"""
 SCORES = 2**26
 """How many scores the first pass holds at a time."""
 

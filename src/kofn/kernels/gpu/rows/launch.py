@@ -23,6 +23,9 @@ from kofn.kernels.gpu.rows.values import values as values
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
+VECTOR = 4  # entries that a thread loads at once
+AT_A_TIME = {8: 4, 32: 8, 64: 16, 128: 16, 256: 32, 1024: 64}
+"""Entries of a row that its threads take at a time, for rows up to a length."""
 EVALUATIONS = 6  # launches that evaluate such rows; few need more
 
 
@@ -37,16 +40,18 @@ class Shape(NamedTuple):
 
 @lru_cache
 def shape_of(n: int) -> Shape:
-    """Up to 128 entries some rows to a program, above it a row; four entries to a thread at a time.
+    """Up to a thousand entries a program is a warp with some rows; four entries to a thread.
 
-    A row's numbers are computed by each of its threads, so fewer threads are less work.
+    A row's numbers are computed by each of its threads, so fewer threads are less work; but where
+    each reads far from the others, memory is slower. benchmarks/gpu/shapes.py measures both.
     """
-    whole = max(16, power_of_2(n))
-    if whole <= 128:
-        return Shape(512 // whole, whole, whole, 4)
+    whole = max(VECTOR, power_of_2(n))
+    if whole <= max(AT_A_TIME):
+        block = min(whole, AT_A_TIME[min(size for size in AT_A_TIME if size >= whole)])
+        return Shape(32 * VECTOR // block, block, block, 1)
     warps = min(max(1, whole // 2048), 16)
-    block = min(whole, 128 * warps)
-    return Shape(1, block, min(whole, 4 * block), warps)
+    block = 32 * VECTOR * warps
+    return Shape(1, block, 4 * block, warps)
 
 
 gaps = None

@@ -157,7 +157,12 @@ def as_array(x: Any) -> Any:
 
 def cast_like(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` with the framework, dtype and device of `like`."""
-    found: Any = cast(adopt(x, like), like.dtype)
+    return beside(cast(adopt(x, like), like.dtype), like)  # type: ignore[return-value]  # of its kind
+
+
+def beside(x: ArrayT, like: Array) -> ArrayT:
+    """Return a tensor on the device of `like`, and any other array as it is."""
+    found: Any = x
     return found.to(like.device) if is_torch(x) and x.device != like.device else found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 ENTRIES = 1 << 25  # of a call: more than any cache holds
 FEW = 1 << 18  # entries of a call whose rows do not fill the device
-LENGTHS = (8, 32, 64, 128, 256, 1024)
+LENGTHS = (8, 32, 64, 256, 1024)
 LINKS = ("logistic", "linear")
 THREADS = 32
 VECTOR = 4  # entries that a thread loads at once

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_scores
+from kofn.arrays.unfit import refuse_unfit
 
 _USUAL = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _COUNTS = {torch.int64}
@@ -31,8 +32,7 @@ def check_boolean(mask: Any, meaning: str, name: str = "mask", *, or_floats: boo
     allowed = f"boolean, {meaning}" + ", or floats to add" * or_floats
     if not isinstance(mask, Tensor):
         raise TypeError(f"{name} must be {allowed}; got a {type(mask).__qualname__}")
-    if mask.dtype == torch.bool and (mask.layout is not torch.strided or mask.is_nested):
-        raise TypeError(f"{name} must be a dense tensor; got layout {mask.layout}")
+    refuse_unfit("torch", name, mask)
     if mask.dtype != torch.bool and not (or_floats and mask.is_floating_point()):
         raise TypeError(f"{name} must be {allowed}; got {mask.dtype}")
     if mask.dtype != torch.bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
-from kofn.arrays.kinds import framework, is_jax
+from kofn.arrays.kinds import framework, is_jax, quiet_for
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas.answers import require_integral
@@ -38,14 +38,15 @@ class Map(NamedTuple):
 
 
 def outside_of_graphs(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Make a function that torch.compile leaves out of its graphs."""
+    """Make a function that torch.compile leaves out of its graphs, and that JAX's rules suit."""
 
     @wraps(function)
     def called(*arguments: Any, **others: Any) -> Answer:
         refuse("distributed.*")
         torch = sys.modules.get("torch")
         if torch is None or not torch.compiler.is_compiling():
-            return function(*arguments, **others)
+            with quiet_for("jax" if any(map(is_jax, arguments)) else None):
+                return function(*arguments, **others)
         from kofn.arrays.torch.untraced import outside_of_graphs  # imports the compiler
 
         return outside_of_graphs(function, *arguments, **others)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import framework, is_jax, quiet_for
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
@@ -125,7 +126,7 @@ def layout_of(
 
 def torch_layout_of(name: str, scores: Any, group: Any, dim: Any, of: Scores = SCORES) -> Layout:
     """Return how the rows of a shard or of a DTensor lie."""
-    if hasattr(scores, "device_mesh"):
+    if is_dtensor(scores):
         from kofn.distributed.on_mesh import OnMesh
 
         return OnMesh(name, scores, dim, group, of)

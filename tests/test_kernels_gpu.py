@@ -1,7 +1,9 @@
 """The GPU's kernels where there is no GPU: interpreted on the CPU, and compiled for one."""
 
+import importlib
 import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -30,7 +32,9 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
 )
-@pytest.mark.parametrize("names", [("rows", "odd_rows"), ("bounds", "subsets")], ids="-".join)
+@pytest.mark.parametrize(
+    "names", [("rows", "odd_rows"), ("bounds", "subsets", "losses")], ids="-".join
+)
 def test_interpreted(names, marked):
     """In a process of their own: Triton must be told before it is imported."""
     run = subprocess.run(
@@ -219,6 +223,26 @@ def test_subsets_compile_to_registers_alone(name, what, n, capability, compiled)
     )
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+def jitted():
+    """The functions that Triton compiles, of all modules."""
+    for found in pkgutil.walk_packages(kofn.kernels.gpu.__path__, "kofn.kernels.gpu."):
+        module = importlib.import_module(found.name)
+        for one in vars(module).values():
+            if isinstance(one, triton.JITFunction) and one.__module__ == found.name:
+                yield one
+
+
+EVERY_FUNCTION = list(jitted())
+
+
+@pytest.mark.parametrize("function", EVERY_FUNCTION, ids=lambda one: one.__name__)
+def test_a_second_launch_finds_globals_as_they_were(function):
+    """Triton compares them by their values, so a NaN would refuse every launch but the first."""
+    assert function.cache_key
+    for (name, _), (value, _) in function.used_global_vals.items():
+        assert value == value, name
 
 
 def test_shapes():

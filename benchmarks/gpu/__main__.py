@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS, UNPACKED = ROOT / "build" / "gpu-wheels", ROOT / "build" / "gpu-site"
-FIRST = ("router", "functions", "attention", "losses", "pruning", "vocabulary", "jax")
+FIRST = ("functions", "router", "attention", "losses", "jax", "pruning", "vocabulary")
 LAST = ("half", "knapsack", "segments", "compile")
 LIMIT = 360.0
 FOR_TESTS = 230.0  # at most, of the limit
@@ -306,7 +306,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds")
     parser.add_argument("--for-tests", type=float, default=FOR_TESTS, help="seconds of these")
-    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1))
+    parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1))
     parser.add_argument("--only", default="", help="tests, as pytest's -k")
     parser.add_argument("--times", default="", help="what to time, by commas; none for nothing")
     given = parser.parse_args()

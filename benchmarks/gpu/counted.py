@@ -17,9 +17,11 @@ import sys
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import contextlib
+import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -31,7 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.gpu.functions import FUNCTIONS, Draw, Function
 
 ROWS, LENGTH = 1024, 64
-PAGE = Path(__file__).parents[2] / "docs" / "platforms.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "platforms.md"
 BEGIN, END = "<!-- launches: python -m benchmarks.gpu.counted --write -->", "<!-- /launches -->"
 
 MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach",
@@ -41,6 +44,21 @@ MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim",
          "unique_consecutive", "bincount"}  # fmt: skip
 """Operations whose answer the host waits for."""
+
+
+SEVERAL = {
+    **dict.fromkeys(
+        ("masked_fill", "masked_scatter", "scatter", "scatter_add", "scatter_reduce", "index_add",
+         "index_copy", "index_fill", "index_put", "_unsafe_index_put", "slice_scatter",
+         "select_scatter", "slice_backward", "select_backward", "constant_pad_nd", "isinf", "topk"),
+        2,
+    ),
+    "sort": 3,
+}  # fmt: skip
+"""Launches of operations that take more than one: most copy first, or fill with 0, and then write;
+`isinf` takes the absolute value first, `topk` sorts what it has found, and a sort has its numbers
+copied and their places written first.
+"""
 
 
 class Count(NamedTuple):
@@ -80,7 +98,7 @@ class Tally(TorchDispatchMode):
         self.add(name, [*given, *(one for one in answers if not f._schema.is_mutable)])
 
     def add(self, name: str, tensors: list[Tensor]) -> None:
-        self.of[name] += 1
+        self.of[name] += SEVERAL.get(name, 1)
         self.bytes += sum(_size(one) for one in tensors)
 
     def launched(self, name: str, tensors: list[Tensor]) -> None:
@@ -126,9 +144,11 @@ def counting() -> Iterator[Tally]:
     from triton.runtime import interpreter
 
     from benchmarks.gpu import stand_in
+    from kofn.arrays.torch import kept
     from kofn.kernels.gpu.rows import launch as of_rows
 
     tally, launch = Tally(), interpreter.GridExecutor.__call__
+    made_once = kept._made
 
     def empty(like: Tensor, shape: Any, dtype: Any = None) -> Tensor:
         before, tally.off = tally.off, True
@@ -147,9 +167,16 @@ def counting() -> Iterator[Tally]:
         finally:
             tally.off = False
 
+    def kept_once(*arguments: Any) -> Any:
+        before, tally.off = tally.off, True
+        try:
+            return made_once(*arguments)
+        finally:
+            tally.off = before
+
     def from_host(function: Callable[..., Any]) -> Callable[..., Any]:
         def made(data: Any, *arguments: Any, **options: Any) -> Any:
-            if not isinstance(data, Tensor):
+            if not (isinstance(data, Tensor) or tally.off):
                 tally.waits += 1  # memory of the host, which a copy waits for
                 tally.add("copy to the device", [])
             return function(data, *arguments, **options)
@@ -175,6 +202,7 @@ def counting() -> Iterator[Tally]:
         ):
             stack.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name))))
         stack.enter_context(mock.patch.object(of_rows, "empty", empty))
+        stack.enter_context(mock.patch.object(kept, "_made", kept_once))
         patch = mock.patch.object(interpreter.GridExecutor, "__call__", launch_counted)
         stack.enter_context(patch)
         stack.enter_context(tally)
@@ -215,9 +243,18 @@ def lines(names: list[str] | None = None, rows: int = ROWS) -> Iterator[Line]:
 
 SCORES = ROWS * LENGTH * 4
 HEAD = (
-    "| Function | launches forward | bytes | waits | backward | bytes | waits | at most |",
-    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    "| Function | launches forward | bytes | waits | backward | bytes | waits | at most | µs "
+    "| in a graph |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
 )
+RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
+
+
+@lru_cache
+def measured() -> dict[str, dict[str, Any]]:
+    """Return what `make gpu` measured of each function, from what is kept of it."""
+    times = json.loads(RESULTS.read_text(encoding="utf-8"))["times"]
+    return {one["function"]: one for one in times if one.get("seconds") and "function" in one}
 
 
 def row_of(line: Line) -> str:
@@ -228,7 +265,10 @@ def row_of(line: Line) -> str:
         return f" {one.launches:,}{kernels} | {one.bytes / SCORES:,.0f} | {one.waits or ''} |"
 
     most = f"{line.function.most}" if line.function.most else ""
-    return f"| {line.function.name} |{cells(line.forward)}{cells(line.backward)} {most} |"
+    times = measured().get(line.function.name, {"seconds": {}})
+    taken = (times["seconds"].get("forward"), times.get("replayed"))
+    both = " | ".join("" if one is None else f"{1e6 * one:,.0f}" for one in taken)
+    return f"| {line.function.name} |{cells(line.forward)}{cells(line.backward)} {most} | {both} |"
 
 
 def table() -> str:

@@ -31,6 +31,8 @@ class Draw:
     n: int = 64
     rounded: torch.dtype | None = None
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+    kept: torch.Generator | None = None
+    """What samplers draw from; without it each call has a generator of the same seed."""
 
     def place(self, values: Tensor) -> Tensor:
         """Return the numbers on the device; what is no float keeps its type."""
@@ -70,7 +72,7 @@ class Draw:
         return self.place(torch.cat((torch.zeros(1, dtype=torch.int64), ends)))
 
     def generator_there(self) -> torch.Generator:
-        return torch.Generator(device=self.device).manual_seed(1)
+        return self.kept or torch.Generator(device=self.device).manual_seed(1)
 
 
 class Function(NamedTuple):

@@ -11,8 +11,18 @@ SHAPES = ((8, 24),) if INTERPRETED else ((64, 64), (6, 1000))
 LEARNED = [one for one in FUNCTIONS if one.learns and not one.random]
 
 # Where 16 bits of the scores decide more than a last place of the answer, or rounding is that of
-# PyTorch's own matrix products.
-LOOSE = ("Router", "SAE", "attention", "perturbed", "assignment", "box_section", "KSubset", "alpha")
+# PyTorch's own matrix products, or a weight is next to 0, whose logarithm magnifies that of θ.
+LOOSE = (
+    "log_entmax",
+    "Router",
+    "SAE",
+    "attention",
+    "perturbed",
+    "assignment",
+    "box_section",
+    "KSubset",
+    "alpha",
+)
 
 
 def each(functions, halves=True):
@@ -31,7 +41,9 @@ def each(functions, halves=True):
 def test_answers_and_gradients(function, dtype, device):
     order, wrong = int(function.learns), []
     loose = 20 if any(word in function.name for word in LOOSE) else 2
-    for rows, n in SHAPES:
+    # Among a thousand scores of 16 bits, their rounding decides which experts a router takes.
+    few = dtype != torch.float32 and "Router" in function.name
+    for rows, n in SHAPES[:1] if few else SHAPES:
         call, leaves = function.make(Draw(device, dtype, rows, n))
         got = answers(call, leaves, order, learned=function.learns)
         exact = Draw("cpu", torch.float64, rows, n, rounded=dtype)
@@ -74,9 +86,9 @@ def test_samples_are_samples(function, dtype, device):
     assert drawn.isfinite().all() if drawn.is_floating_point() else True
 
 
-def ready(function, device, rows=64, n=64, dtype=torch.float32):
+def ready(function, device, rows=64, n=64, dtype=torch.float32, kept=None):
     """A function of nothing that runs forward and, if it learns, backward; the tensors to watch."""
-    call, leaves = function.make(Draw(device, dtype, rows, n))
+    call, leaves = function.make(Draw(device, dtype, rows, n, kept=kept))
     leaves = [leaf.requires_grad_(function.learns) for leaf in leaves]
 
     def run():
@@ -123,13 +135,15 @@ def test_what_waits_is_what_the_table_says(function, device):
 @pytest.mark.parametrize("function", WAITS_NOT, ids=lambda one: one.name)
 def test_capture_in_a_graph(function, device):
     """What a replay computes is what the same numbers give in eager mode, to the bit."""
-    run, leaves = ready(function, device)
+    generator = torch.Generator(device).manual_seed(1)
+    run, leaves = ready(function, device, kept=generator)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         run(), run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         kept = run()
     with torch.no_grad():
@@ -138,7 +152,10 @@ def test_capture_in_a_graph(function, device):
                 leaf.mul_(0.75)
     graph.replay()
     torch.cuda.synchronize()
-    if function.random:
+    if function.random:  # a replay goes on in the stream of random numbers
+        first = [one.clone() for one in kept if one is not None]
+        graph.replay()
+        assert not all(torch.equal(*pair) for pair in zip(first, kept, strict=False))
         return
     wanted = run()
     for ours, theirs in zip(kept, wanted, strict=True):

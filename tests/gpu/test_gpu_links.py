@@ -65,7 +65,7 @@ def test_weights_and_gradients(link, dtype, device):
         return kofn.soft_topk(x, k, link=used, temperature=t)
 
     wrong = []
-    for n in SMALL if REHEARSED else LENGTHS:
+    for n in SMALL if REHEARSED else LENGTHS[:: 1 if dtype == torch.float32 else 4]:
         x, k, t = rows_of(n, dtype, link)
         v = torch.randn(x.shape, generator=torch.Generator().manual_seed(n)).to(dtype)
         ours = pulled(weights, *(one.to(device) for one in (x, k, t, v)))
@@ -121,7 +121,8 @@ def test_thresholds(link, device):
             p = kofn.soft_topk(x.double(), k, temperature=t.double(), **given)
         got = got.double().cpu()
         unit = t.double() + x.double().abs().nan_to_num(posinf=0).amax(-1) * 1e-6
-        close = (got - exact).abs() <= 1e-4 * unit
+        # Among masks of −1e4 the last place of θ, in float32, is 1e-3.
+        close = (got - exact).abs() <= 1e-4 * unit + 1.2e-7 * exact.abs().nan_to_num(posinf=0)
         alike = (got == exact) | (got.isnan() & exact.isnan())
         flat = (p * (1 - p)).sum(-1) < 1e-3
         if not (close | alike | flat).all():
@@ -187,3 +188,14 @@ def test_layouts(dtype, device):
     assert kofn.soft_topk(x[:0], 8).shape == (0, 64)
     at_odds = torch.empty(x.numel() + 1, dtype=dtype, device=device)[1:].view_as(x).copy_(x)
     assert torch.equal(kofn.soft_topk(at_odds, 8), wanted)
+
+
+@each_dtype
+def test_rows_at_odd_addresses(dtype, device):
+    """After others of their shape, whose program reads sixteen bytes at once."""
+    for n in (16,) if REHEARSED else (16, 64, 1024):
+        x, k, t = (one.to(device) for one in rows_of(n, dtype, "logistic"))
+        together = kofn.soft_topk(x, k, temperature=t)
+        for start in (1, 0):
+            odd = x.new_empty(x.numel() + start)[start:].view_as(x).copy_(x)
+            assert torch.equal(kofn.soft_topk(odd, k, temperature=t), together), (n, start)

@@ -84,5 +84,5 @@ def off_in_norm(got, wanted, part=0.9):
     typical = float(size.square().mean().sqrt())
     if not got.isfinite().all():
         return torch.inf
-    parts = (got - wanted).norm(dim=-1) / size.clamp(min=max(0.1 * typical, 1e-12))
+    parts = (got - wanted).norm(dim=-1) / size.clamp(min=max(0.1 * typical, 1e-9))
     return float(parts.sort().values[max(0, int(part * len(parts)) - 1)])

@@ -5,6 +5,7 @@ The speed of a shared machine varies; the ratio of two consecutive timings varie
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
@@ -172,13 +173,16 @@ def _passes(contender: Contender, pool: list[torch.Tensor]) -> Passes:
     return make(contender.function, pool, pool[0].dtype)
 
 
-def _cotangent(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+@functools.lru_cache(maxsize=2)
+def _cotangent(shape: torch.Size, dtype: torch.dtype, device: Any = "cpu") -> torch.Tensor:
+    """Return the same numbers for all contenders: drawing them takes longer than most calls."""
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    return drawn.to(device, dtype)
 
 
 def _torch_passes(function: Map, pool: list[torch.Tensor], dtype: torch.dtype) -> Passes:
     x = pool[0]
-    cotangent = _cotangent(function(x).shape, dtype).to(x.device, x.dtype)
+    cotangent = _cotangent(function(x).shape, dtype, x.device).to(x.dtype)
     scores = itertools.cycle(pool)
 
     def both() -> torch.Tensor:

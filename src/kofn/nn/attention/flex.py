@@ -17,8 +17,12 @@ from kofn.links import Link, table
 from kofn.maps.attention import shared_threshold
 from kofn.nn.attention.function import WEIGHTS, by_group, groups_of
 
-LEAST = -1e30
-"""In place of −∞, where a row of nothing else must not become NaN, or have gradients of NaN."""
+LEAST = -1e6
+"""In place of −∞, where a row of nothing else must not become NaN, or have gradients of NaN.
+
+On a GPU flex_attention takes 2^(s/ln 2 − m) by one rounding less than m = max s/ln 2: for s = −1e30
+that is a power of 8e22, and the row NaN; for −1e6 a tenth of an octave.
+"""
 SCORES = 2**26
 """How many scores the first pass holds at a time."""
 
@@ -166,7 +170,9 @@ def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tenso
     """
 
     def log_slope(score: Tensor, n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return link.log_pdf(score - theta[n, h, i]).clamp(min=LEAST)
+        # The slope of the linear link is 1: TorchInductor fails where a score has no gradient.
+        nothing = 0.0 * score.clamp(-1.0, 1.0)
+        return link.log_pdf(score - theta[n, h, i]).clamp(min=LEAST) + nothing
 
     center = flex(query.detach(), key.detach(), key, log_slope, block_mask)
     moved = (query.to(theta.dtype) * center.to(theta.dtype)).sum(-1)

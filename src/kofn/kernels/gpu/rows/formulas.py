@@ -34,7 +34,6 @@ and in `_balance` of one_program.py.
 EPS = tl.constexpr(2.0**-23)
 TINY = tl.constexpr(2.0**-126)
 INF = tl.constexpr(math.inf)
-NAN = tl.constexpr(math.nan)
 LOG2_E = tl.constexpr(1 / math.log(2))
 MILLS = tl.constexpr(constants.MILLS)
 ABOVE = tl.constexpr(constants.HASTINGS[0])

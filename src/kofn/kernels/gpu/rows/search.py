@@ -21,7 +21,6 @@ from kofn.kernels.gpu.rows.formulas import (
     EPS,
     INF,
     LINEAR,
-    NAN,
     NORMAL,
     TINY,
     edge,
@@ -136,8 +135,10 @@ def end_of(k, live, top, bad, temperature):
     every = k >= top + live
     shared = tl.where(top > 0.0, k / tl.maximum(top, 1.0), 0.0)
     share = tl.where(k != k, k, tl.where(none, shared, 1.0))
-    weight = tl.where(has_nan, NAN, tl.where(none, 0.0, 1.0))
-    theta = tl.where(has_nan, NAN, tl.where(none, INF, -INF))
+    # Triton compares globals with what they were, and no NaN is equal to itself: so it is none.
+    nan = float("nan")
+    weight = tl.where(has_nan, nan, tl.where(none, 0.0, 1.0))
+    theta = tl.where(has_nan, nan, tl.where(none, INF, -INF))
     return End(has_nan | none | every, weight, theta, share)
 
 

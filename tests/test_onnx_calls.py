@@ -28,9 +28,24 @@ def one_alpha(call):
     return dataclasses.replace(call, arguments={**call.arguments, "alpha": 1.5})
 
 
-# A RunningMean says by itself that nothing may trace it.
-SERVED = [c for c in CALLS if "torch" in c.frameworks and "RunningMean" not in c.name]
-REFUSED = [call for call in SERVED if without_onnx(call.public)]
+# A RunningMean says by itself that nothing may trace it; to calibrate changes the module.
+OTHERS = ("RunningMean", "calibrate")
+SERVED = [c for c in CALLS if "torch" in c.frameworks and not any(n in c.name for n in OTHERS)]
+WITHIN = {
+    **{
+        f"kofn.RelaxedOneHot{part}": "RelaxedOneHot.log_prob"
+        for part in ("", ".expand", ".to_torch")
+    },
+    "kofn.nn.TopKRouter[assignment]": "soft_assignment",
+}
+"""Calls of what is refused: the error names the function that is."""
+
+
+def refused(call):
+    return WITHIN.get(call.name) or without_onnx(call.public)
+
+
+REFUSED = [call for call in SERVED if refused(call)]
 EXPORTED = [one_alpha(call) for call in SERVED if call not in REFUSED]
 PER_ROW = [call for call in SERVED if "alpha" in call.arrays and call not in REFUSED]
 
@@ -119,7 +134,9 @@ def test_the_exported_function_has_the_eager_answer(call, dtype):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
         if not call.random:
-            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6)
+            # Weights are right to 2e-6, and what they multiply is of this size.
+            size = max(1.0, np.abs(theirs).max(initial=0.0)) if theirs.dtype.kind == "f" else 1.0
+            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6 * size)
     if call.random:  # each run draws anew: no sample is a constant of the program
         assert any(any((a != b).any() for a, b in zip(answers, o, strict=True)) for o in others)
 
@@ -132,7 +149,7 @@ def test_the_exported_function_has_the_eager_answer(call, dtype):
 def test_the_export_of_what_is_refused_names_it(call):
     with surroundings(call), pytest.raises(torch.onnx.OnnxExporterError) as raised:
         exported(Of(call, "float32"))
-    name = re.escape(without_onnx(call.public))
+    name = re.escape(refused(call))
     if "temperature_for" in name:  # the operator says it
         wanted = "temperature_for .* has no ONNX translation"
     else:

@@ -147,7 +147,8 @@ def in_onnx_export() -> bool:
 def is_captured(x: Tensor) -> bool:
     """Return whether operations on a tensor go into a CUDA graph, and nothing of it can be read."""
     cuda = torch.cuda
-    return x.is_cuda and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    begun = x.is_cuda and cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return begun and cuda.is_current_stream_capturing()
 
 
 def is_autocast(x: Tensor) -> bool:
@@ -168,7 +169,7 @@ def recording(function: Callable[..., Answer], *arguments: object) -> Answer:
     Another thread has it, but has a device and streams of its own until it is given these.
     """
     device, streams, cuda = 0, [], torch.cuda
-    if cuda.is_initialized():
+    if cuda.is_initialized():  # type: ignore[no-untyped-call]
         device = cuda.current_device()
         streams = [cuda.current_stream(each) for each in range(cuda.device_count())]
 

@@ -153,7 +153,7 @@ def test_they_compile_and_map():
 
 
 @pytest.mark.parametrize("apart", [50.0, 56.0, 60.0, 70.0])
-def test_second_derivatives_in_k_are_right_or_not_finite_where_slopes_are_tiny(apart):
+def test_second_derivatives_in_k_are_right_where_slopes_are_tiny(apart):
     """Two scores ±z from θ, k = 1: W = 2φ(z), and with h = φ/F at −z, ∂² log p/∂x∂k = −h²/(4φ)."""
     x = torch.tensor([apart, 0.0], dtype=torch.float64, requires_grad=True)
     k, t = (torch.tensor(1.0, dtype=torch.float64, requires_grad=True) for _ in "kt")
@@ -168,4 +168,4 @@ def test_second_derivatives_in_k_are_right_or_not_finite_where_slopes_are_tiny(a
     (of_t,) = torch.autograd.grad(in_t, k, retain_graph=True)
     assert math.isfinite(of_t)
     (again,) = torch.autograd.grad(in_k, x)
-    assert not again.isfinite().any() or again[1].item() == pytest.approx(mixed.item(), rel=1e-9)
+    assert again[1].item() == pytest.approx(mixed.item(), rel=1e-9)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import (
     function_by_slopes,
     gradient,
+    moving,
     quotient,
     reciprocal,
     root_with_rule,
     stop_gradient,
+    values_and_slopes,
 )
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_jax, namespace, quiet
@@ -68,9 +71,9 @@ class Equation(NamedTuple):
         if link.has_infinite_tails(stop_gradient(z)) is False:
             return _excess(link, z, terms.live, over, costs) - terms.k
         fixed = _constant(terms)
-        _, solvable = _weight(*self._at(stop_gradient(delta), fixed), fixed, over)
-        t = stop_gradient(terms.t)
-        row = _RowConstants(terms.scores, t, terms.live, solvable, terms.over, costs)
+        weight, solvable = _weight(*self._at(stop_gradient(delta), fixed), fixed, over)
+        t, steep = stop_gradient(terms.t), weight < _least_square(weight)
+        row = _RowConstants(terms.scores, t, terms.live, solvable, steep, terms.over, costs)
         if is_jax(z) and costs is None:
             return function_by_slopes(
                 partial(_residual, link), partial(_residual_change, link), z, terms.k, row
@@ -81,8 +84,14 @@ class Equation(NamedTuple):
         """Return 1/slope of `residual`; 0 where the slope, and so the gradient, is 0."""
         link, z = self._at(delta, terms)
         weight, solvable = _weight(link, z, terms, _reductions(terms.over))
+        two_tails = link.has_infinite_tails(stop_gradient(z)) is not False
+        if (
+            is_jax(z) and terms.costs is None and two_tails
+        ):  # `_residual_change` has the slope in it
+            fixed = stop_gradient(weight)
+            weight = namespace(weight).where(fixed < _least_square(fixed), 1.0, weight)
         steep = namespace(weight).where(solvable, reciprocal(weight), 0.0)
-        if link.has_infinite_tails(stop_gradient(z)) is False:
+        if not two_tails:
             return steep
 
         def balanced() -> Array:
@@ -90,6 +99,34 @@ class Equation(NamedTuple):
             return namespace(z).where(flat.usable, reciprocal(flat.slope), steep)
 
         return only_if(~solvable, balanced, steep)
+
+    def series(self, terms: Terms, gain: Array) -> Callable[[Array], Array]:
+        """Return the function of δ that is gain·(residual − stop(residual)), to second order.
+
+        The way back through F′ multiplies by the gain twice before it meets F′, which is as small
+        as 1/gain. Here, F′ and F″ are constants with the gain in them. For PyTorch.
+        """
+        link, z = self._at(terms.k * 0, _constant(terms))
+        over, xp = _reductions(terms.over), namespace(z)
+        moves = over.expand(gain > 0) & _pays(terms.live, terms.costs)
+        fixed = link.map_alpha(stop_gradient)
+        share = xp.where(moves, fixed.pdf(z) * over.expand(gain), 0.0)
+        moves = share > 0
+        inside = xp.where(moves, z, link.median(z))
+        bend = xp.where(moves, values_and_slopes(fixed.log_pdf, inside)[1], 0.0)  # F″/F′
+        change = terms.k
+        if terms.alpha is not None or terms.costs is not None:
+            moving_link = by_id(self.link_id, self.number if terms.alpha is None else terms.alpha)
+            share = share * (1 + moving(moving_link.log_pdf(inside)))
+            change = change - _excess(moving_link, z, terms.live, over, terms.costs)
+        change = gain * (change - stop_gradient(change))
+        weight = share if terms.costs is None else terms.costs * share
+
+        def at(delta: Array) -> Array:
+            step = self._at(delta, terms)[1] - z
+            return over.sum(weight * (step + bend / 2 * step**2)) - change
+
+        return at
 
     def correction(self, *parts: Any) -> Array:
         """Return dp/dk = F′/ΣF′ where ΣF′ has underflowed and the ratios have not.
@@ -182,6 +219,11 @@ def _excess(link: Link, z: Array, live: Array, over: Reductions, costs: Array | 
     return over.sum(low - high)
 
 
+def _least_square(like: Array) -> float:
+    """Return the least ΣF′ by which derivatives are divided twice."""
+    return math.sqrt(least_weight(like))
+
+
 def _weights(link: Link, z: Array, live: Array) -> Array:
     """Return F(z), 0 where not live."""
     upper, low, high = split(link, z, live)
@@ -211,6 +253,7 @@ class _RowConstants(NamedTuple):
     temperature: Array
     live: Array
     solvable: Array  # rows whose ΣF′ has not underflowed
+    steep: Array  # rows in which the square of ΣF′ has
     over: Any
     costs: Array | None  # None, or what has derivatives
 
@@ -242,8 +285,19 @@ def _residual_change(link: Link, z: Array, row: _RowConstants, dz: Array, dk: Ar
         found = found / getattr(over, "copies", 1)
         return xp.where(over.expand(row.solvable), plain, found)
 
+    def scaled() -> tuple[Array, Array]:
+        """Return F′/ΣF′ and 1/ΣF′, by logarithms: their derivatives have no (ΣF′)²."""
+        inside = row.live & over.expand(row.steep)
+        logs = xp.where(inside, link.log_pdf(z), -math.inf)
+        greatest = xp.where(row.steep, over.max(stop_gradient(logs)), 0.0)
+        raised = xp.exp(logs - over.expand(greatest))
+        total = xp.where(row.steep, over.sum(raised), 1.0)
+        share = xp.where(over.expand(row.steep), raised / over.expand(total), slopes)
+        return share, xp.exp(-greatest) / total
+
     slopes = only_if(~row.solvable, balanced, plain)
-    return over.sum(slopes * dz) - xp.where(row.solvable, dk, 0.0)
+    slopes, gain = only_if(row.steep, scaled, (slopes, xp.ones_like(dk)))
+    return over.sum(slopes * dz) - xp.where(row.solvable, gain * dk, 0.0)
 
 
 def _entries(z: Array, terms: Terms) -> Entries:
@@ -279,11 +333,18 @@ def root(equation: Equation, delta: Array, terms: Terms) -> Array:
     if is_jax(delta):  # has a custom rule, differentiable to any order
         return root_with_rule(equation.residual, equation.gain, delta, terms)
     gain = equation.gain(delta, _constant(terms))
+    xp, steep = namespace(gain), gain > 1 / _least_square(gain)
+    gain, great = xp.where(steep, 0.0, gain), xp.where(steep, gain, 0.0)
+    series = only_if(steep, lambda: equation.series(terms, great), None)
     for step in range(2):
         residual = equation.residual(delta, terms)
         change = residual - stop_gradient(residual)
         # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
-        delta = delta + gain * (change if step == 0 else change + change**2.5)
+        moves = gain * (change if step == 0 else change + change**2.5)
+        if series is not None:
+            change = series(delta)
+            moves = moves + (change if step == 0 else change + change**2.5)
+        delta = delta + moves
     return delta
 
 

@@ -36,9 +36,8 @@ def log_soft_topk(
         If the choice is so hard that all slopes underflow, those of log p in k overflow: k then
         has a gradient through the weights near 1 and none through the others. Already where the
         square of the sum of slopes underflows (with "normal", two scores that are 53 temperatures
-        apart in float64, and 18 in float32) ∂² log p/∂k² is beyond the dtype: the derivatives of
-        ∂ log p/∂k are infinite or NaN, never wrong; those of ∂ log p/∂scores and of
-        ∂ log p/∂temperature, in k too, are right.
+        apart in float64, and 18 in float32) ∂² log p/∂k² is beyond the dtype, and infinite or NaN;
+        all other second derivatives are right, in either order.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.

@@ -1,6 +1,7 @@
 """The search for the prices of soft_assignment: how long it takes, what it must not give up on."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from kofn import links, soft_assignment, soft_assignment_prices
 from kofn.maps.assignment import search
 from oracles_assignment import linear_program, matrix
-from support import LINKS, every_link
+from support import LINKS, every_link, full_but
 
 BLOCKS = np.kron(np.eye(4), np.ones((15, 15))) > 0
 
@@ -151,3 +152,27 @@ def test_prices_of_matrices_without_entries_are_nan_with_a_graph(shape):
     assert columns.isnan().all()
     for slope in torch.autograd.grad(rows.sum() + columns.sum(), given):
         assert torch.all(slope == 0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    full_but(
+        [(20, 1e-3, (4, 3))], list(product((2, 4, 8, 20), (1, 0.1, 1e-3), ((4, 3), (3, 4), (5, 5))))
+    ),
+    ids=str,
+)
+def test_margins_next_to_whole_numbers_are_met_at_a_raised_temperature(case):
+    """A weight of 1e-6 needs z = 1e-114 with entmax(20): no float is so close to a price."""
+    alpha, temperature, shape = case
+    (m, n), near = shape, torch.tensor([0, 1e-9, -1e-9, 1e-7, -1e-7, 1e-6, -1e-6, 1e-4, -1e-4])
+    near = near.to(torch.float64)
+    made = torch.Generator().manual_seed(10 * m + n)
+    scores = torch.randn(m, n, dtype=torch.float64, generator=made).expand(len(near), m, n)
+    k, c = (torch.ones(len(near), size, dtype=torch.float64) for size in shape)
+    k[:, 0] += near + max(n - m, 0)
+    k[:, 1] -= near / 3
+    c[:, 0] += max(m - n, 0)
+    c[:, -1] += k.sum(-1) - c.sum(-1)
+    p = soft_assignment(scores, k, c, link=links.entmax(float(alpha)), temperature=temperature)
+    for axis, margin in ((-1, k), (-2, c)):
+        assert (p.sum(axis) - margin).abs().max() < 1e-4

@@ -28,8 +28,9 @@ WIDE = 1e4
 COOLING = 4.0
 """Where these do not suffice, by what the temperature falls from stage to stage, from the spread of
 the scores to the one given. Each stage starts at the prices of the one before."""
-HOTTER = 1e4
-"""By what it is raised where it fails at the spread of the scores: links with infinite slopes."""
+HOTTER = 1e16
+"""By what it is raised where it fails at the spread of the scores: links with infinite slopes. The
+scores hardly count there, so that it is met in a few passes; it falls faster than it is found."""
 QUICK = 5
 """Passes below which a stage is followed by a fall of the temperature by the square of the last."""
 STAGE = 40

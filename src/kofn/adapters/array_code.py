@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from kofn.arrays.kinds import Array, cast, is_jax
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import ENTRY, Operation
-from kofn.threshold.compiled import evaluate
 
 
 def answer(

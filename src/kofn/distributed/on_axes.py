@@ -10,12 +10,12 @@ from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas import choice
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
-from kofn.threshold.compiled import evaluate
 from kofn.threshold.jax_axis import axis_rows, given_on_axes
 from kofn.threshold.jax_choice import hard_in_shards, ranked_in_shards
 

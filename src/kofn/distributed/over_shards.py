@@ -12,7 +12,7 @@ from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import framework, is_jax
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
-from kofn.formulas.answers import require_integral
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation

@@ -22,10 +22,8 @@ from kofn.formulas.implicit import Placed, distances, place, reached
 from kofn.formulas.root import Equation, over_argument
 from kofn.formulas.total import mended
 from kofn.inputs.settled import Rows
-from kofn.links.link import Link
 from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions, is_in_parts, wide_sums_of
-from kofn.threshold.route import integral_ends
 
 
 def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
@@ -218,17 +216,3 @@ def log_softmax(
     log_total = xp.log(xp.where(total == 0, 1.0, total))
     share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
     return xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
-
-
-def require_integral(link: Link, like: Array) -> None:
-    """Raise an error if the link's integral is missing or is not ∫F."""
-    if link.integral_is_known:
-        return
-    z, lower, upper = integral_ends(link, like)
-    # The tolerance allows for rounding of G(z) − z and for heavy tails.
-    if not max(abs(lower), abs(upper)) <= 1 / math.sqrt(z):
-        raise ValueError(
-            f"the integral of {link!r} is not the one of a distribution with mean zero: "
-            f"G(−z) = {lower:.3g} and G(z) − z = {upper:.3g} at z = {z:.3g}, both must go to 0; "
-            "give G = ∫F from −∞ and shift cdf, pdf and integral so that the mean is 0"
-        )

@@ -10,8 +10,9 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.formulas import answers, choice
+from kofn.formulas import choice
 from kofn.inputs.given import Given, given, without_bad_temperatures
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.integers import hard_of_integers, has_integers
 from kofn.operations.choice import HARD, HARD_WEIGHTS
@@ -172,7 +173,7 @@ def soft_topk_sum(
         np.float64(5.0)
     """
     link = table.resolve(link)
-    answers.require_integral(link, scores)
+    require_integral(link, scores)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
     with checked.quiet():
         return route.answer(VALUE, checked)

@@ -16,6 +16,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links.link import Link
@@ -25,7 +26,6 @@ from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.by_kernel import in_memory
-from kofn.threshold.compiled import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor

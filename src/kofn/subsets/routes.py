@@ -9,6 +9,7 @@ from kofn.adapters import route
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
+from kofn.inputs.compiled import whole
 from kofn.operations.operation import Operation
 from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
@@ -18,7 +19,6 @@ from kofn.subsets.operations import (
     kernel_for,
     sum_of,
 )
-from kofn.threshold.compiled import whole
 from kofn.threshold.route import threshold as any_threshold
 
 

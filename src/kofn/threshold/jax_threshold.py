@@ -1,7 +1,4 @@
-"""The solver as a JAX primitive without a derivative, and functions of rows compiled as a whole.
-
-Both are compiled once per shape and link. `formulas/implicit.py` attaches the derivatives of θ.
-"""
+"""θ as a JAX primitive without a derivative: `formulas/implicit.py` attaches its derivatives."""
 
 from __future__ import annotations
 
@@ -12,47 +9,11 @@ from typing import Any
 
 import jax
 
-try:
-    from jax import enable_x64
-except ImportError:  # JAX before 0.8
-    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
-
 from kofn.arrays.kinds import promoting
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows
-from kofn.links.link import Link, by_id
+from kofn.links.link import Link
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
 from kofn.threshold.jax_operators import Operator, Settings, Site, bind, served
-
-
-def evaluate(
-    function: Callable[..., jax.Array],
-    rows: Rows | Given,
-    over: dict[str, Any],
-    *arrays: jax.Array,
-) -> jax.Array:
-    """Call function(rows, *arrays, **over), compiled as a whole."""
-    # A link is code, not data, so its id is a static argument.
-    link_id = rows.link.id
-    number, alpha = rows.link.static_and_array_alpha()
-    bare: Any = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
-    return _evaluate(function, link_id, number, alpha, bare, over, *arrays)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-@promoting
-def _evaluate(
-    function: Callable[..., jax.Array],
-    link: str,
-    number: float | None,
-    alpha: jax.Array | None,
-    rows: Any,
-    over: dict[str, Any],
-    *arrays: jax.Array,
-) -> jax.Array:
-    link_ = by_id(link, number if alpha is None else alpha)
-    return function(rows._replace(link=link_), *arrays, **over)
 
 
 def threshold(
@@ -120,9 +81,3 @@ def _in_groups(solve_rows: Callable[..., Any], each: int, x: jax.Array, *per_row
     parts = (parted(x, n), *map(parted, per_row))
     answers = jax.lax.map(lambda part: solve_rows(*part), parts)
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
-
-
-def integral_ends(link: str) -> tuple[float, float, float]:
-    # In float32, JAX's default, G(z) − z would have only a few accurate digits.
-    with jax.ensure_compile_time_eval(), enable_x64(True):
-        return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**26))

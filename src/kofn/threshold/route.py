@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.solver.reductions import DENSE, Reductions
@@ -60,16 +58,3 @@ def _of_other_rows(
 
         return search.threshold_of(x, k, temperature, link, over)  # type: ignore[arg-type]
     return solve(x, k, temperature, link, over)
-
-
-def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
-    """Return (z, G(−z), G(z) − z) at a large z as numbers, even while `like` is traced."""
-    if is_torch(like):
-        from kofn.threshold.torch_operator import integral_ends as ends
-
-        return ends(link.id)
-    if is_jax(like):
-        from kofn.threshold.jax_threshold import integral_ends as ends
-
-        return ends(link.id)
-    return link.integral_ends(np.asarray(2.0**26))

@@ -371,8 +371,8 @@ def an_operation_of_ones_own():
     from kofn.shards.ranks import ranks_of
     from kofn.shards.reductions import GroupRows
 
-    def variance(rows, over, found=None):
-        p = answers.weights(rows, over, found)
+    def variance(rows, over, found):
+        p = answers.weights(rows, over, found=found)
         return over.sum(p * (1 - p))
 
     takes = "x n, k #, t #, link"

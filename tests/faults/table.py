@@ -44,10 +44,10 @@ FAULTS = (
     ),
     Fault(
         "the cotangent of alpha of a loss has the wrong sign",
-        "operations/each_alpha.py",
+        "adapters/torch_each_alpha.py",
         "in_alpha: cotangent * in_alpha",
         "in_alpha: -cotangent * in_alpha",
-        ("test_operations_each_alpha.py",),
+        ("test_adapters_each_alpha.py",),
     ),
     Fault(
         "second derivatives take the derivatives of the threshold for constants",

@@ -17,7 +17,7 @@ from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.threshold.jax_axis import AxisRows
 from kofn.threshold.jax_operators import Settings
-from kofn.threshold.route import threshold
+from kofn.threshold.route import theta_of
 
 
 def names_of(of: Signature) -> tuple[str, ...]:
@@ -60,10 +60,8 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
 
     In shards the first is θ as it is used, which spares the way back messages.
     """
-    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
-    costs = None if rows.costs is None else stop_gradient(rows.costs)
-    found: Any = threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
-    if costs is not None:
+    found: Any = theta_of(rows, over)
+    if rows.costs is not None:
         high, low, _, scale = found
         return (high / scale, low / scale), found
     return (found if over is DENSE else _at_ends(rows, found, over)), found

@@ -21,6 +21,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import Given
 from kofn.operations.operation import Operation
 from kofn.solver.reductions import DENSE
+from kofn.threshold.route import theta_of
 
 
 @overload
@@ -48,7 +49,7 @@ def by_array_code(
     # The kernel of an elementwise operation is array code, with a way back in closed form.
     closed = operation.closed or (operation if operation.elementwise else None)
     if closed is not None and _has_way_back(closed, rows):
-        return computed(closed, None, rows.per_row(), arrays, settings)
+        return computed(closed, theta_of, rows.per_row(), arrays, settings)
     return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
 
 
@@ -141,9 +142,9 @@ def _recorded(*call: Any) -> Any:
 
 
 def _of_each_alpha(operation: Operation) -> Operation:
-    from kofn.operations import each_alpha
+    from kofn.adapters import torch_each_alpha
 
-    found: Operation = getattr(each_alpha, operation.each_alpha)
+    found: Operation = getattr(torch_each_alpha, operation.each_alpha)
     return found
 
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.adapters import torch_each_alpha
 from kofn.adapters.torch_segments import OF_SEGMENTS
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled, is_sharded
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
-from kofn.operations import each_alpha
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import (
     ARRAYS,
@@ -251,4 +251,4 @@ def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
     return call(operation.name, *REGISTERED[operation.name].flat(rows, own))
 
 
-register(*DECLARED, *OF_SEGMENTS.values(), *each_alpha.DECLARED)
+register(*DECLARED, *OF_SEGMENTS.values(), *torch_each_alpha.DECLARED)

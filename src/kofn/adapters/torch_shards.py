@@ -28,6 +28,7 @@ from kofn.operations.signatures import COSTED, NONE, ROWS
 from kofn.shards.given import Shards
 from kofn.shards.search import solve
 from kofn.shards.statistics import Counts, gathered, rows_of
+from kofn.threshold.route import theta_of
 
 Grads = Sequence[Tensor | None]
 
@@ -202,7 +203,8 @@ def knapsack_choice(shards: Shards) -> Tensor:
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     assert operation.reference is not None
-    found: Tensor = operation.reference(given_rows(shards.given, shards.over), over=shards.over)
+    rows, over = given_rows(shards.given, shards.over), shards.over
+    found: Tensor = operation.reference(rows, over=over, found=theta_of(rows, over))
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from kofn.adapters import array_code
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas import choice
-from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.links import Link
@@ -47,9 +47,8 @@ class OnAxes(Layout):
         return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
 
     def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
-        assert operation.reference is not None
         settled = rows_of(rows, self.over)
-        found = evaluate(operation.reference, settled, *arrays, over=self.over)
+        found: Array = array_code.of_settled(operation, settled, *arrays, over=self.over)
         if "still" not in operation.keeps:
             return found
         barred = bars(stop_gradient(rows.scores), arrays[0])

@@ -213,7 +213,7 @@ def of_values(
     """
     theta = found[0] + found[1] - rows.temperature * rows.link.edge
     in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)
-    in_x = over.expand(cotangent) * answers.weights(rows, over, found)
+    in_x = over.expand(cotangent) * answers.weights(rows, over, found=found)
     return in_x, cotangent * in_k, cotangent * slope
 
 

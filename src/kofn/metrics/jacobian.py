@@ -15,6 +15,7 @@ from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given, given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links import Link, table
+from kofn.threshold.route import theta_of
 
 
 def jacobian_norm(
@@ -80,7 +81,7 @@ def _summed(rows: Rows) -> Array:
 
 def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
     """Return the largest slope, and all slopes divided by it, so that no square underflows."""
-    w = answers.slopes(rows)
+    w = answers.slopes(rows, found=theta_of(rows))
     xp = namespace(w)
     scale = xp.max(w, axis=-1)
     return scale, w / xp.where(scale > 0, scale, 1.0)[..., None]

@@ -92,14 +92,18 @@ class Operation:
     kernel: Callable[..., Any]
     reference: Callable[..., Any] | None = None
     """The array code that defines the answer: reference(rows, *arrays, over=, found=, …), for the
-    `Rows` that `inputs/settled.py` makes of the arguments, with θ as `found` if it is known.
+    `Rows` that `inputs/settled.py` makes of the arguments. θ is `found`: it solves nothing.
     """
     at_theta: bool = True
-    """Whether `reference` takes θ as `found`, if it is known, in place of solving for it."""
+    """Whether `reference` takes θ."""
+    without_theta: str = ""
+    """The setting with which `reference` takes no θ."""
     plain: Callable[..., Any] | None = None
     """Array code in the place of `reference`, which gets the rows before they are settled."""
     fixed: Callable[..., Any] | None = None
-    """`plain` without derivatives, if that is less work. For JAX."""
+    """The answer of rows with costs that are not settled, if the derivatives alone are those of
+    `reference`: a hard choice.
+    """
     back: tuple[Operation, ...] = ()
     """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
     and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
@@ -151,7 +155,7 @@ class Operation:
     moves_as: Operation | None = None
     """The operation whose derivatives the answer has; with `onward`, the second answer. For JAX."""
     each_alpha: str = ""
-    """The name in operations/each_alpha.py of the same for rows with an alpha each, on torch."""
+    """The same for rows with an alpha each, on torch: its name in adapters/torch_each_alpha.py."""
     closed: Operation | None = None
     """The same by array code with a way back in closed form, for eager torch without kernels."""
     functions: str = ""
@@ -172,6 +176,8 @@ class Operation:
     """Whether the last setting says if anything is learned."""
     asks: tuple[str, ...] = field(init=False)
     """The tensors of the rows of which settings "of_…" before "slopes" say if they are learned."""
+    told: tuple[str, ...] = field(init=False)
+    """The settings that say what is learned; array code needs none of them."""
     has_link: bool = field(init=False)
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
@@ -193,6 +199,7 @@ class Operation:
         self.has_slopes = "slopes" in self.settings
         asked_of = [name for name in self.settings if name.startswith("of_")]
         self.asks = tuple(name.removeprefix("of_") for name in asked_of if self.has_slopes)
+        self.told = (*asked_of, "slopes") if self.has_slopes else ()
         self.has_link = any(each.name == "link" for each in self.arguments)
         self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
         moved = {name for back in self.back for names in back.cotangents for name in names}

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
 from kofn.threshold import by_kernel
 from kofn.threshold.price import solved
+
+
+def theta_of(rows: Rows, over: Reductions = DENSE) -> tuple[Any, ...]:
+    """Return θ of settled rows, a constant, as array code takes it: see `threshold`."""
+    costs = None if rows.costs is None else stop_gradient(rows.costs)
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    return threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
 
 
 def threshold(

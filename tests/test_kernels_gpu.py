@@ -32,7 +32,9 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
 )
-@pytest.mark.parametrize("names", [("rows", "odd_rows"), ("bounds", "subsets")], ids="-".join)
+@pytest.mark.parametrize(
+    "names", [("rows", "odd_rows"), ("bounds", "subsets", "losses")], ids="-".join
+)
 def test_interpreted(names, marked):
     """In a process of their own: Triton must be told before it is imported."""
     run = subprocess.run(

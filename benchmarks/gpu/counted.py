@@ -43,6 +43,21 @@ READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2",
 """Operations whose answer the host waits for."""
 
 
+SEVERAL = {
+    **dict.fromkeys(
+        ("masked_fill", "masked_scatter", "scatter", "scatter_add", "scatter_reduce", "index_add",
+         "index_copy", "index_fill", "index_put", "_unsafe_index_put", "slice_scatter",
+         "select_scatter", "slice_backward", "select_backward", "constant_pad_nd", "isinf", "topk"),
+        2,
+    ),
+    "sort": 3,
+}  # fmt: skip
+"""Launches of operations that take more than one: most copy first, or fill with 0, and then write;
+`isinf` takes the absolute value first, `topk` sorts what it has found, and a sort has its numbers
+copied and their places written first.
+"""
+
+
 class Count(NamedTuple):
     """Of one pass."""
 
@@ -80,7 +95,7 @@ class Tally(TorchDispatchMode):
         self.add(name, [*given, *(one for one in answers if not f._schema.is_mutable)])
 
     def add(self, name: str, tensors: list[Tensor]) -> None:
-        self.of[name] += 1
+        self.of[name] += SEVERAL.get(name, 1)
         self.bytes += sum(_size(one) for one in tensors)
 
     def launched(self, name: str, tensors: list[Tensor]) -> None:
@@ -126,9 +141,11 @@ def counting() -> Iterator[Tally]:
     from triton.runtime import interpreter
 
     from benchmarks.gpu import stand_in
+    from kofn.arrays.torch import kept
     from kofn.kernels.gpu.rows import launch as of_rows
 
     tally, launch = Tally(), interpreter.GridExecutor.__call__
+    made_once = kept._made
 
     def empty(like: Tensor, shape: Any, dtype: Any = None) -> Tensor:
         before, tally.off = tally.off, True
@@ -147,9 +164,16 @@ def counting() -> Iterator[Tally]:
         finally:
             tally.off = False
 
+    def kept_once(*arguments: Any) -> Any:
+        before, tally.off = tally.off, True
+        try:
+            return made_once(*arguments)
+        finally:
+            tally.off = before
+
     def from_host(function: Callable[..., Any]) -> Callable[..., Any]:
         def made(data: Any, *arguments: Any, **options: Any) -> Any:
-            if not isinstance(data, Tensor):
+            if not (isinstance(data, Tensor) or tally.off):
                 tally.waits += 1  # memory of the host, which a copy waits for
                 tally.add("copy to the device", [])
             return function(data, *arguments, **options)
@@ -175,6 +199,7 @@ def counting() -> Iterator[Tally]:
         ):
             stack.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name))))
         stack.enter_context(mock.patch.object(of_rows, "empty", empty))
+        stack.enter_context(mock.patch.object(kept, "_made", kept_once))
         patch = mock.patch.object(interpreter.GridExecutor, "__call__", launch_counted)
         stack.enter_context(patch)
         stack.enter_context(tally)

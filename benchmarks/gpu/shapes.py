@@ -20,7 +20,7 @@ from typing import Any
 
 ENTRIES = 1 << 25  # of a call: more than any cache holds
 FEW = 1 << 18  # entries of a call whose rows do not fill the device
-LENGTHS = (8, 32, 64, 128, 256, 1024)
+LENGTHS = (8, 32, 64, 256, 1024)
 LINKS = ("logistic", "linear")
 THREADS = 32
 VECTOR = 4  # entries that a thread loads at once
@@ -49,13 +49,14 @@ def launched(x: Any, g: Any, link: Any, shape: tuple[int, int, int] | None) -> A
     given = launch._given(x, float(max(1, n // 8)), 1.0, theta, link)
     out, back = torch.empty_like(x), x.new_empty((2, rows), dtype=torch.float32)
     grid = (-(-rows // used.rows),)
-    constants = launch._constants(link, used)
+    kind, options = launch.kind_of_rows(link), launch.options_of(used.warps)
+    constants = kind, used.rows, used.block
 
     def forward() -> None:
-        one_program.forward[grid](given, out, WIDE=used.wide, WRITE=True, **constants)
+        one_program.forward[grid](given, out, *constants, used.wide, True, **options)
 
     def backward() -> None:
-        one_program.backward[grid](given, g, out, back, **constants)
+        one_program.backward[grid](given, g, out, back, *constants, **options)
 
     return forward, backward, (out, theta)
 

@@ -27,6 +27,7 @@ AT_ONCE = 1024
 def for_device(rows: int = AT_ONCE) -> Iterator[None]:
     """Have float32 and half-precision CPU tensors served as a GPU's are."""
     from kofn.kernels import gpu
+    from kofn.kernels.gpu import launcher
     from kofn.kernels.gpu.rows import launch
     from kofn.kernels.gpu.rows.launch import shape_of
 
@@ -47,7 +48,7 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
         for owner, name, value in (
             (kernels, "BACKENDS", (_backend(gpu),)),
             (launch, "shape_of", short),
-            (launch, "device_of", lambda x: contextlib.nullcontext()),
+            (launcher, "device_of", lambda x: contextlib.nullcontext()),
             (private, "_dispatch_modes", lambda: 0),
             (torch.Tensor, "is_cpu", False),
             (torch.Tensor, "is_cuda", True),

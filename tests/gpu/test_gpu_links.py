@@ -188,3 +188,14 @@ def test_layouts(dtype, device):
     assert kofn.soft_topk(x[:0], 8).shape == (0, 64)
     at_odds = torch.empty(x.numel() + 1, dtype=dtype, device=device)[1:].view_as(x).copy_(x)
     assert torch.equal(kofn.soft_topk(at_odds, 8), wanted)
+
+
+@each_dtype
+def test_rows_at_odd_addresses(dtype, device):
+    """After others of their shape, whose program reads sixteen bytes at once."""
+    for n in (16,) if REHEARSED else (16, 64, 1024):
+        x, k, t = (one.to(device) for one in rows_of(n, dtype, "logistic"))
+        together = kofn.soft_topk(x, k, temperature=t)
+        for start in (1, 0):
+            odd = x.new_empty(x.numel() + start)[start:].view_as(x).copy_(x)
+            assert torch.equal(kofn.soft_topk(odd, k, temperature=t), together), (n, start)

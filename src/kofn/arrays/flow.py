@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, namespace
+from kofn.arrays import torch as of_torch
+from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand, is_compiling, is_known
 from kofn.arrays.typing import ArrayT
 
@@ -81,11 +83,29 @@ def while_loop(
             "torch.jit.trace cannot record a loop whose length depends on values, as "
             "KSubset.from_marginals needs; call it outside of the traced function"
         )
+    if is_torch(x) and of_torch.state.is_captured(x):
+        raise RuntimeError(
+            f"{_called()} cannot be captured in a CUDA graph with these arguments: a search reads "
+            "from the device whether it has found all rows; call it outside of the capture. "
+            "docs/platforms.md lists what waits for the device"
+        )
     for _ in range(most):
         if not condition(state):
             break
         state = body(state)
     return state
+
+
+def _called() -> str:
+    """Return the name of the public function that was called: the outermost of kofn."""
+    found, frame = "this function", sys._getframe(1).f_back
+    while frame is not None:
+        name = frame.f_code.co_qualname
+        own = str(frame.f_globals.get("__name__")).startswith("kofn.")
+        if own and not name.startswith("_") and "<" not in name:
+            found = name
+        frame = frame.f_back
+    return found
 
 
 def barrier(*arrays: Array) -> tuple[Array, ...]:

@@ -56,9 +56,9 @@ def namespace_of(kind: str) -> Namespace[Any]:
     """Return the array-API namespace of a framework."""
     # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if kind == "torch":
-        import array_api_compat.torch
+        import kofn.arrays.torch.namespace
 
-        xp: Any = array_api_compat.torch
+        xp: Any = kofn.arrays.torch.namespace
         return xp
     return np if kind == "numpy" else sys.modules["jax"].numpy  # type: ignore[return-value]
 
@@ -157,7 +157,12 @@ def as_array(x: Any) -> Any:
 
 def cast_like(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` with the framework, dtype and device of `like`."""
-    found: Any = cast(adopt(x, like), like.dtype)
+    return beside(cast(adopt(x, like), like.dtype), like)  # type: ignore[return-value]  # of its kind
+
+
+def beside(x: ArrayT, like: Array) -> ArrayT:
+    """Return a tensor on the device of `like`, and any other array as it is."""
+    found: Any = x
     return found.to(like.device) if is_torch(x) and x.device != like.device else found
 
 
@@ -177,6 +182,12 @@ def to_numpy(x: Array) -> np.ndarray:
 
 def scalar(like: ArrayT, value: float) -> ArrayT:
     """Return `value` with the dtype of `like`, for a `where` with two constant branches."""
+    if is_torch(like) and like.is_cuda:
+        from kofn.arrays.torch.kept import kept
+
+        found = kept(like, value)
+        if found is not None:
+            return found  # type: ignore[return-value]  # of the kind of like
     return full_like(like, (), value)
 
 

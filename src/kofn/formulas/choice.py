@@ -11,6 +11,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import (
+    LEAST_IN_PLAY,
     Array,
     cast,
     clip,
@@ -154,8 +155,8 @@ def order_by_states(x: Array, states: Array, descending: bool) -> Array:
 
 def known_scores(x: Array) -> Array:
     """Return −inf for masked scores and NaN."""
-    xp = namespace(x)
-    return xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
+    flags: Any = x > LEAST_IN_PLAY[dtype_name(x)]  # no NaN is
+    return namespace(x).where(flags, x, -math.inf)
 
 
 def _by_indices(x: Array, k: Array, whole: int) -> Array:

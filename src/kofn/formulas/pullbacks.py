@@ -8,7 +8,14 @@ from typing import Any
 
 from kofn.arrays.autodiff import nan_where, values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, cast, is_numpy, namespace
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    deleted,
+    is_numpy,
+    namespace,
+    scalar,
+)
 from kofn.formulas import answers, implicit
 from kofn.formulas.pivot import pivot_at
 from kofn.formulas.root import slope_shares
@@ -239,6 +246,42 @@ def of_usual_thresholds(
         return in_x, in_k, None
     moved = namespace(z).where(in_x == 0, 0.0, in_x * (z + link.edge))
     return in_x, in_k, -moved.sum(-1)
+
+
+def of_wide_thresholds(
+    cotangent: Array, given: Given, found: Any
+) -> tuple[Array, Array, Array | None]:
+    """Return the same of any rows, in float64 and without a look at them, for a GPU.
+
+    F′/ΣF′ follows from log F′, which does not underflow: so it is also the limit that `balance`
+    finds. Without a slope, θ is an end of a plateau. Not for links that are capped.
+    """
+    x, _, temperature, link = given[:4]
+    xp = namespace(x)
+    number = type(temperature) is float
+    t = temperature if number else cast(temperature, xp.float64)
+    theta = cast(found[0], xp.float64) + found[1]
+    endless = abs(theta) == math.inf
+    center = xp.where(endless, scalar(theta, 0.0), theta)
+    known = center * 0.0  # NaN in a row with one, which a bounded link would hide
+    out = deleted(x) | (x == math.inf) | endless[..., None]
+    z = (cast(x, xp.float64) - center[..., None]) / (t if number else t[..., None])
+    logs = link.log_pdf(xp.where(out, scalar(z, 0.0), z))
+    logs = xp.where(out, scalar(z, -math.inf), logs)
+    most = xp.max(logs, axis=-1)
+    flat = most == -math.inf
+    raised = xp.exp(logs - xp.where(flat, scalar(most, 0.0), most)[..., None])
+    size = xp.sum(raised, axis=-1)
+    each = cotangent / (xp.where(flat, scalar(size, 1.0), size) + known)
+    in_x = xp.where(out, scalar(z, 0.0), raised * each[..., None])
+    total = size * xp.exp(most) + known
+    # Where F′ underflows in the dtype of θ, k does not move it.
+    in_k = xp.where(total < least_weight(found[0]), scalar(total, 0.0), -t * (cotangent / total))
+    if number:
+        return in_x, in_k, None
+    moved = xp.sum(in_x * xp.where(out, scalar(z, 0.0), z), axis=-1)
+    in_t = -moved - cotangent * link.edge
+    return in_x, in_k, xp.where(endless, scalar(in_t, 0.0), in_t)
 
 
 def _moving(p: implicit.Placed, rows: Rows) -> Array:

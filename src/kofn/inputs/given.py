@@ -33,6 +33,7 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     adopt,
+    beside,
     cast,
     cast_like,
     clip,
@@ -171,15 +172,17 @@ def given(
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum; in the graph of the scores
         x = form.xp.sum(x, axis=-1)[..., None] - math.inf  # type: ignore[assignment]  # of its kind
-    # Numbers per row get the dtype of `like`, which is never of half precision.
-    link, like = link.inner, form.rows(x[:0]) if half else x
+    link, only_numbers = link.inner, type(k) in NUMBERS and type(temperature) in NUMBERS
+    # Arrays per row get the dtype of `like`, which is then not of half precision.
+    only_numbers = only_numbers and link.alpha is None and costs is None
+    like = form.rows(x[:0]) if half and not only_numbers else x
     if link.alpha is not None:
         link = _link_of(link, batch, like, form.dim)
     if costs is None:
         k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
     else:
         costs, k = costs_of(costs, scores, x, form), budget_of(k, batch, like, form.dim)
-    t = temperature_or_number(temperature, batch, like, form.dim)
+    t = temperature_or_number(temperature, batch, like, form.dim, wide=half)
     found = Given(x, k, t, link, form, costs)
     if for_kernels and form.kind != "jax" and costs is None:
         return found
@@ -298,10 +301,17 @@ def temperature_of(temperature: object, batch: tuple[int, ...], x: ArrayT) -> Ar
 
 
 def temperature_or_number(
-    temperature: object, batch: tuple[int, ...], x: Array, dim: int | None = None
+    temperature: object,
+    batch: tuple[int, ...],
+    x: Array,
+    dim: int | None = None,
+    wide: bool = False,
 ) -> Number:
-    """Return `temperature_of`, or, if T is given as a number, that for all rows."""
-    floor, ceiling = TEMPERATURES[dtype_name(x)]
+    """Return `temperature_of`, or, if T is given as a number, that for all rows.
+
+    With `wide`, x may be of half precision, and numbers are those of its compute dtype.
+    """
+    floor, ceiling = TEMPERATURES["float32" if wide else dtype_name(x)]
     if type(temperature) in NUMBERS or framework(temperature) is None:
         return min(max(check_temperature(temperature), floor), ceiling)
     xp = namespace(x)
@@ -309,8 +319,8 @@ def temperature_or_number(
     with quiet(x):
         t = _spread(temperature, batch, x)
     # Checked before the cast: a float64 temperature that float32 rounds to 0 is valid.
-    good = (temperature > 0) & (temperature < math.inf)
-    return xp.where(_spread(good, batch, x) > 0, clip(t, floor, ceiling), math.nan)
+    good = _spread((temperature > 0) & (temperature < math.inf), batch, x, flags=True)
+    return xp.where(good, clip(t, floor, ceiling), math.nan)
 
 
 def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
@@ -339,8 +349,9 @@ def _per_row(name: str, value: object, batch: tuple[int, ...], x: Array, dim: in
     return check_per_row(name, array, batch, dim)
 
 
-def _spread(value: Array, batch: tuple[int, ...], x: Array) -> Array:
-    """Return an array of the batch shape, in the dtype and on the device of x."""
+def _spread(value: Array, batch: tuple[int, ...], x: Array, flags: bool = False) -> Array:
+    """Return an array of the batch shape, on the device of x and in its dtype, unless of flags."""
     # Arithmetic turns NumPy arrays without dimensions into scalars.
     value = np.asarray(value) if isinstance(value, np.generic) else value
-    return namespace(x).broadcast_to(cast_like(value, x), batch)
+    found = beside(adopt(value, x), x) if flags else cast_like(value, x)
+    return found if tuple(found.shape) == batch else namespace(x).broadcast_to(found, batch)

@@ -128,7 +128,9 @@ def _theta_back(
         some = slice(start, start + step)
         of_k, t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
         rows, found = Given(x[some], of_k, t, link), (high[some], low[some])
-        slopes = pullbacks.of_usual_thresholds(each[some], rows, found) if x.is_cpu else None
+        usual = pullbacks.of_usual_thresholds if x.is_cpu else pullbacks.of_wide_thresholds
+        some_way = x.is_cpu or link.capped is False
+        slopes = usual(each[some], rows, found) if some_way else None
         slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), found)
         in_x[some], in_rows[0, some] = slopes[:2]
         if type(temperature) is not float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +180,12 @@ def in_onnx_export() -> bool:
     return torch.onnx.is_in_onnx_export()
 
 
+def is_captured(x: Tensor) -> bool:
+    """Return whether operations on a tensor go into a CUDA graph, and nothing of it can be read."""
+    cuda = torch.cuda
+    return x.is_cuda and cuda.is_initialized() and cuda.is_current_stream_capturing()
+
+
 def is_autocast(x: Tensor) -> bool:
     """Return whether torch.autocast is on for the device of `x`."""
     device = x.device.type
@@ -194,9 +201,21 @@ def recording(function: Callable[..., Answer], *arguments: object) -> Answer:
     """Call function(*arguments) where autograd can record, also inside of an operator.
 
     PyTorch turns autograd off in the thread that runs one, and grad mode does not bring it back.
+    Another thread has it, but has a device and streams of its own until it is given these.
     """
+    device, streams, cuda = 0, [], torch.cuda
+    if cuda.is_initialized():
+        device = cuda.current_device()
+        streams = [cuda.current_stream(each) for each in range(cuda.device_count())]
+
+    def there() -> Answer:
+        for stream in streams:
+            cuda.set_stream(stream)
+        with cuda.device(device) if streams else contextlib.nullcontext():
+            return function(*arguments)
+
     with ThreadPoolExecutor(1) as other:
-        return other.submit(function, *arguments).result()
+        return other.submit(there).result()
 
 
 def batched(

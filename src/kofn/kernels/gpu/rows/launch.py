@@ -6,15 +6,15 @@ alone, so a row's answer does not depend on how many others there are.
 
 from __future__ import annotations
 
-import contextlib
-from math import prod
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of_rows
-from kofn.kernels.gpu.rows import many_programs, one_program
+from kofn.kernels.gpu.launcher import launch
+from kofn.kernels.gpu.rows import logs, losses, many_programs, one_program
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
@@ -38,6 +38,7 @@ class Shape(NamedTuple):
     warps: int
 
 
+@lru_cache
 def shape_of(n: int) -> Shape:
     """Up to a thousand entries a program is a warp with some rows; four entries to a thread.
 
@@ -53,62 +54,85 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, 4 * block, warps)
 
 
-gaps = None
-LOGARITHMS = ()
+LOGARITHMS = SERVED
+
+
+def logarithms(
+    x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+) -> Tensor:
+    return logs.logarithms(x, theta, k, temperature, link)
+
+
+def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
+    """(log p, θ, False)."""
+    theta = threshold(x, k, temperature, link)[0]
+    return logs.logarithms(x, theta, k, temperature, link), theta, False
+
+
+def log_gradients(
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(cotangents of the scores; those of the temperature, twice; False; those of alpha)."""
+    return logs.log_gradients(x, cotangent, theta, temperature, link, of_alpha)
+
+
+def gaps(
+    x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
+    of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """(losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
+    k = k if target.ndim < x.ndim else target.sum(-1, dtype=torch.float32)
+    theta = threshold(x, k, temperature, link)[0]
+    return losses.gaps(x, theta, target, temperature, link, likely, wanted, of_alpha)
 
 
 def weights(
     x: Tensor, k: Any, temperature: Any, link: Any, single: bool = False
 ) -> tuple[Tensor, Tensor, bool]:
     """(weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
+    x = packed(x)
     out = empty(x, x.shape, torch.float32 if single else None)
     return out, _forward(x, k, temperature, link, out), False
 
 
 def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, bool]:
     """(θ as two floats' worth, (2, …), False)."""
-    return _forward(x, k, temperature, link, None), False
+    return _forward(packed(x), k, temperature, link, None), False
 
 
 def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None) -> Tensor:
-    x = packed(x)
     theta = empty(x, (2, *x.shape[:-1]), torch.float32)
     given = _given(x, k, temperature, theta, link)
-    if given.count:
-        with device_of(x):
-            if given.n > LONG:
-                _forward_in_parts(given, link, out)
-            else:
-                shape = shape_of(given.n)
-                one_program.forward[(-(-given.count // shape.rows),)](
-                    given,
-                    x if out is None else out,
-                    WIDE=shape.wide,
-                    WRITE=out is not None,
-                    **_constants(link, shape),
-                )
+    if not given.count:
+        return theta
+    if given.n > LONG:
+        _forward_in_parts(given, link, out)
+        return theta
+    shape, write = shape_of(given.n), out is not None
+    constants = kind_of_rows(link), shape.rows, shape.block, shape.wide, write
+    programs, arrays = -(-given.count // shape.rows), (x if out is None else out,)
+    launch(one_program.forward, programs, given, arrays, constants, options_of(shape.warps))
     return theta
 
 
 def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
     part, parts = parts_of(given.n)
-    rows, grid, kind = (
-        (given.count,),
-        (given.count * parts,),
-        dict(KIND=kind_of_rows(link), **_IN_PARTS),
-    )
-    together = dict(PARTS=power_of_2(parts), **kind)
+    rows, grid, kind = given.count, given.count * parts, kind_of_rows(link)
+    every, block, options = power_of_2(parts), BLOCK, options_of(4)
     # Each launch reads what the one before has left and leaves what the next one reads.
     numbers = (given.count, many_programs.NUMBERS.value)
     now, then = ((_sums(given, parts), empty(given.theta_at, numbers)) for _ in range(2))
-    many_programs.statistics[grid](given, now[0], PART=part, **_IN_PARTS)
-    many_programs.begin[rows](given, *now, **together)
+    launch(many_programs.statistics, grid, given, now[:1], (part, block), options)
+    launch(many_programs.begin, rows, given, now, (kind, every, block), options)
     for i in range(EVALUATIONS):
-        many_programs.evaluate[grid](given, *now, *then, FIRST=i == 0, PART=part, **together)
+        constants = kind, i == 0, part, every, block
+        launch(many_programs.evaluate, grid, given, (*now, *then), constants, options)
         now, then = then, now
-    many_programs.settle[rows](given, *now, **together)
+    launch(many_programs.settle, rows, given, now, (kind, every, block), options)
     if out is not None:
-        many_programs.weights[grid](given, parts, now[1], out, PART=part, **kind)
+        arrays = parts, now[1], out
+        launch(many_programs.weights, grid, given, arrays, (kind, part, block), options)
 
 
 def _sums(given: Given, parts: int) -> Parts:
@@ -126,14 +150,12 @@ def gradients(
     more = (in_alpha(x, cotangent, theta, temperature, link),) if of_alpha else ()
     given = _given(x, k, temperature, theta, link)
     answers = empty(x, x.shape), empty(theta, (2, *x.shape[:-1]))
-    if given.count:
-        with device_of(x):
-            if given.n > LONG:
-                _backward_in_parts(given, link, cotangent, answers)
-            else:
-                shape = shape_of(given.n)
-                grid = (-(-given.count // shape.rows),)
-                one_program.backward[grid](given, cotangent, *answers, **_constants(link, shape))
+    if given.count and given.n > LONG:
+        _backward_in_parts(given, link, cotangent, answers)
+    elif given.count:
+        shape, arrays = shape_of(given.n), (cotangent, *answers)
+        constants, programs = (kind_of_rows(link), *shape[:2]), -(-given.count // shape.rows)
+        launch(one_program.backward, programs, given, arrays, constants, options_of(shape.warps))
     return *answers, *more
 
 
@@ -141,32 +163,34 @@ def _backward_in_parts(
     given: Given, link: Any, cotangent: Tensor, answers: tuple[Tensor, Tensor]
 ) -> None:
     part, parts = parts_of(given.n)
-    grid, own = (given.count * parts,), _sums(given, parts)
-    first = dict(KIND=kind_of_rows(link), PART=part, **_IN_PARTS)
-    then = dict(PARTS=power_of_2(parts), **first)
-    many_programs.weigh_back[grid](given, own, cotangent, **first)
-    many_programs.slope_back[grid](given, own, cotangent, **then)
-    many_programs.gradients[grid](given, own, cotangent, *answers, **then)
+    grid, own, kind = given.count * parts, _sums(given, parts), kind_of_rows(link)
+    every, options = power_of_2(parts), options_of(4)
+    arrays, constants = (own, cotangent), (kind, part, every, BLOCK)
+    launch(many_programs.weigh_back, grid, given, arrays, (kind, part, BLOCK), options)
+    launch(many_programs.slope_back, grid, given, arrays, constants, options)
+    launch(many_programs.gradients, grid, given, (*arrays, *answers), constants, options)
 
 
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
+    count, n = theta.numel() // 2, x.shape[-1]
+    return Given(x, _number(k), _number(temperature), theta, count, n, _number(alpha))
+
+
+def _number(one: Any) -> Any:
     # A number goes along with the launch: filling a tensor with it would be another.
-    k, temperature, alpha = (
-        one if isinstance(one, float) else packed(one) for one in (k, temperature, alpha)
-    )
-    return Given(x, k, temperature, theta, prod(x.shape[:-1]), x.shape[-1], alpha)
-
-
-def _constants(link: Any, shape: Shape) -> dict[str, Any]:
-    kind, rows = kind_of_rows(link), shape.rows
-    return dict(KIND=kind, ROWS=rows, BLOCK=shape.block, num_warps=shape.warps, **OPTIONS)
+    return one if isinstance(one, float) else packed(one)
 
 
 # Contracting a·b + c is wanted; Triton will want that declared. Left to itself the assembler
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
-_IN_PARTS = {"BLOCK": 512, "num_warps": 4, **OPTIONS}
+BLOCK = 512  # entries at a time of a row in parts
+
+
+@lru_cache
+def options_of(warps: int) -> dict[str, Any]:
+    return {"num_warps": warps, **OPTIONS}
 
 
 def parts_of(n: int) -> tuple[int, int]:
@@ -186,9 +210,6 @@ def packed(x: Tensor) -> Tensor:
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    if dtype is None and shape == like.shape:  # takes half of the time
+        return torch.empty_like(like)
     return like.new_empty(shape, dtype=dtype)
-
-
-def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Launches go to the current device, which need not be that of the tensor."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kofn.kernels import contract
+from kofn.kernels.gpu import launcher
 from kofn.kernels.gpu.rows import launch
 from kofn.kernels.gpu.subsets import programs
 
@@ -28,15 +29,14 @@ def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None
         return out
     part, parts, warps = shape_of(n)
     sums = launch.empty(k, (count, parts, programs.SUMS.value), torch.float64)
-    grid, given = (count * parts,), programs.Given(y, v, hi, lo, k, sums, n, parts)
-    first = dict(PART=part, LANES=32 * warps, num_warps=warps, **OPTIONS)
-    then = dict(PARTS=max(LEAST, launch.power_of_2(parts)), **first)
-    with launch.device_of(y):
-        programs.tally_parts[grid](given, WHAT=what, **first)
-        programs.multiply_parts[grid](given, **then)
-        if what == contract.COVARIANCE:
-            programs.others_parts[grid](given, **then)
-        programs.write_parts[grid](given, out, WHAT=what, **then)
+    grid, given = count * parts, programs.Given(y, v, hi, lo, k, sums, n, parts)
+    lanes, options = 32 * warps, {"num_warps": warps, **OPTIONS}
+    constants = part, max(LEAST, launch.power_of_2(parts)), lanes
+    launcher.launch(programs.tally_parts, grid, given, (), (what, part, lanes), options)
+    launcher.launch(programs.multiply_parts, grid, given, (), constants, options)
+    if what == contract.COVARIANCE:
+        launcher.launch(programs.others_parts, grid, given, (), constants, options)
+    launcher.launch(programs.write_parts, grid, given, (out,), (what, *constants), options)
     return out
 
 

@@ -1,0 +1,69 @@
+"""Logarithms of weights and their way back from θ: few operations of PyTorch, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name, scalar
+from kofn.kernels.gpu.rows.alpha import in_alpha
+
+
+def logarithms(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
+    """Return log p in the dtype of x: 0 or −∞ where θ is endless, a share of k at +inf."""
+    link, z, high, center, out, top = _placed(x, theta, temperature, link)
+    endless = high.abs() == torch.inf
+    found = link.log_cdf(torch.where(out | endless, scalar(z, 0.0), z)) + center * 0.0
+    least, whole = scalar(z, -torch.inf), scalar(z, 0.0)
+    found = torch.where(endless, torch.where(high < 0, whole, least), found)
+    number = top.sum(-1, keepdim=True)
+    count = k if isinstance(k, float) else k.double()[..., None]
+    share = (count / number.clamp(min=1)).clamp(max=1.0).log()
+    return torch.where(out, torch.where(top, share, least), found).to(x.dtype)
+
+
+def log_gradients(
+    x: Tensor, cotangent: Tensor, theta: Tensor, temperature: Any, link: Any, of_alpha: bool
+) -> tuple[Any, ...]:
+    """Return what `RowKernels.log_gradients` does; no row is given up.
+
+    F′/F comes from the smaller tail, and F′/ΣF′ from log F′: neither underflows.
+    """
+    given, number = link, isinstance(temperature, float)
+    link, z, high, center, out, _ = _placed(x, theta, temperature, link)
+    nothing, least = scalar(z, 0.0), scalar(z, -torch.inf)
+    still = out | (high.abs() == torch.inf)
+    z = torch.where(still, nothing, z)
+    p = link.cdf(z)
+    slope = torch.where(p > 0.5, link.pdf(z) / p, link.cdf_slope(z))
+    # What is exactly 0 does not move, and may carry any cotangent.
+    flat = still | (link.log_cdf(z) == -torch.inf)
+    pulled = torch.where(flat, nothing, slope * cotangent)
+    logs = torch.where(still, least, link.log_pdf(z))
+    most = logs.amax(-1, keepdim=True)
+    raised = torch.exp(logs - torch.where(most == -torch.inf, nothing, most))
+    size = raised.sum(-1, keepdim=True)
+    mean = pulled.sum(-1, keepdim=True) / torch.where(size == 0, scalar(z, 1.0), size)
+    t = temperature if number else temperature.double()[..., None]
+    in_x = (pulled - raised * mean) / t
+    in_x = torch.where(still, nothing, in_x + center * 0.0)  # a bounded link would hide a NaN
+    in_t = -(in_x * z).sum(-1)
+    answers = in_x.to(x.dtype), torch.stack((in_t, in_t)).to(theta.dtype), False
+    if not of_alpha:
+        return answers
+    each = torch.where(flat | (p == 0), nothing, cotangent / p)
+    known = (center * 0.0).float()[..., 0]
+    return *answers, in_alpha(x, each.float(), theta, temperature, given) + known
+
+
+def _placed(x: Tensor, theta: Tensor, temperature: Any, link: Any) -> tuple[Any, ...]:
+    """Return (link, z, the high part of θ, its center, what is out of play or +inf, +inf)."""
+    link = link.map_alpha(lambda alpha: alpha.double()[..., None])
+    t = temperature if isinstance(temperature, float) else temperature.double()[..., None]
+    high, low = theta.double().unsqueeze(-1)
+    center = torch.where(high.abs() == torch.inf, scalar(high, 0.0), high + low)
+    top = x == torch.inf
+    out = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
+    return link, (x.double() - center) / t, high, center, out, top

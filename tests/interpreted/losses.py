@@ -1,0 +1,109 @@
+"""Losses and logarithms from a kernel's θ, against array code in float64."""
+
+import math
+
+import pytest
+import torch
+
+import kofn
+from kofn import losses
+from support import LINKS
+
+N = 9
+LABELS = torch.tensor([[0, 2, 3, 1, 5, 4, 2, 8, 1], [3, 1, 0, 1, 1, 2, 4, 0, 1]])
+
+
+def rows():
+    """Ordinary, with +inf, masked, tied, with a NaN, next to the least number, far apart, empty."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, N, generator=generator)
+    x[1, 2] = x[6, 2] = x[6, 5] = math.inf
+    x[2, 3], x[3], x[4, 1], x[5, 4] = -math.inf, 1.0, math.nan, torch.finfo(x.dtype).min
+    x[7], x[8] = torch.arange(9.0) * 40, -math.inf
+    return x, generator
+
+
+def compared(function, reference, x, *others, rtol=2e-5):
+    """Compare losses and their gradients in the scores, the temperature and all others."""
+    leaves = (x, torch.full((N,), 0.7), *others)
+    wide = (torch.where(x <= torch.finfo(x.dtype).min, -math.inf, x), *leaves[1:])
+
+    def called(*given):
+        given = [each.clone().requires_grad_() for each in given]
+        out = function(given[0], *given[2:], reduction="none", temperature=given[1])
+        cotangent = torch.linspace(1, 2, N, dtype=out.dtype)
+        return out.detach(), *torch.autograd.grad(out, given, cotangent)
+
+    truth = reference(called, *(each.double() for each in wide))
+    for found, wanted in zip(called(*leaves), truth, strict=True):
+        torch.testing.assert_close(
+            found, wanted.to(found.dtype), rtol=rtol, atol=2e-6, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=["usual", "impossible"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "accuracy"])
+def test_losses_at_labels(name, labels, reference):
+    loss = getattr(losses, f"{name}_loss")
+    compared(lambda x, **how: loss(x, labels, **how), reference, rows()[0])
+
+
+@pytest.mark.parametrize("kind", ["flags", "weights"])
+@pytest.mark.parametrize("link", LINKS)
+def test_losses_at_targets(link, kind, reference):
+    x, generator = rows()
+    if link == "exponential":
+        target = torch.rand(N, N, generator=generator).softmax(-1)
+    else:
+        target = 3 * torch.rand(N, N, generator=generator).softmax(-1)
+    if kind == "flags":
+        target = torch.zeros(N, N, dtype=torch.bool).scatter_(-1, target.topk(3).indices, True)
+    if link == "exponential" and kind == "flags":
+        target = target & (target.cumsum(-1) == 1)
+
+    def loss(x, **how):
+        given = target.to(x.dtype) if kind == "weights" else target
+        return losses.fenchel_young_loss(x, given, link=link, **how)
+
+    compared(loss, reference, x)
+
+
+def test_a_learned_alpha(reference):
+    def loss(x, alpha, **how):
+        return losses.entmax_loss(x, LABELS[0], alpha=alpha, **how)
+
+    compared(loss, reference, rows()[0], torch.full((N,), 1.7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_small_losses_and_halves_keep_their_digits(dtype, reference):
+    x = torch.tensor([[20.0, 0.0, -3.0, 1.0], [3.0, 3.0, -1.0, 0.5]])
+    target = torch.tensor([0, 1])
+    for name in ("softmax", "entmax", "accuracy"):
+        loss = getattr(losses, f"{name}_loss")
+        wanted = reference(loss, x.double(), target, reduction="none")
+        for given in (x, x.to(dtype)):
+            found = loss(given, target, reduction="none")
+            close = 1e-5 if found.dtype == torch.float32 else 1e-2
+            torch.testing.assert_close(found.double(), wanted, rtol=close, atol=0)
+
+
+@pytest.mark.parametrize("k", [1.0, 2.5, 9.0])
+@pytest.mark.parametrize("link", LINKS)
+def test_logarithms(link, k, reference):
+    if link == "exponential" and k > 1:
+        pytest.skip("what is capped is at an end of a plateau, which is not one number")
+
+    def logs(x, reduction, temperature):
+        found = kofn.log_soft_topk(x, k, link=link, temperature=temperature)
+        return torch.where(found.isinf(), 0.0, found).cumsum(-1)[:, -1]
+
+    compared(logs, reference, rows()[0], rtol=1e-4)  # F′/F has no bound next to 0
+
+
+def test_logarithms_of_a_learned_alpha(reference):
+    def logs(x, alpha, reduction, temperature):
+        found = kofn.log_entmax(x, alpha, temperature=temperature)
+        return torch.where(found.isinf(), 0.0, found).sum(-1)
+
+    compared(logs, reference, rows()[0], torch.full((N,), 1.7))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast
 from kofn.inputs.compiled import evaluate
@@ -15,7 +16,6 @@ from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.operations.operation import ENTRY, Operation
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.route import theta_of
 
 
 def answer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.adapters import array_code
+from kofn.adapters.jax.choice import hard_in_shards, ranked_in_shards
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
@@ -16,8 +17,7 @@ from kofn.inputs.settled import rows_of
 from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
-from kofn.threshold.jax_axis import axis_rows, given_on_axes
-from kofn.threshold.jax_choice import hard_in_shards, ranked_in_shards
+from kofn.shards.jax_axis import axis_rows, given_on_axes
 
 
 class OnAxes(Layout):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.flow import repeat
@@ -15,7 +16,6 @@ from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given, given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links import Link, table
-from kofn.threshold.route import theta_of
 
 
 def jacobian_norm(

@@ -20,10 +20,10 @@ from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given, costed, with_costs
 from kofn.inputs.settled import rows_of
+from kofn.operations.by_kernel import finish, in_memory, part
 from kofn.operations.operation import Operation
+from kofn.operations.price import price_of
 from kofn.operations.signatures import COSTED
-from kofn.threshold.by_kernel import finish, in_memory, part
-from kofn.threshold.price import price_of
 
 if TYPE_CHECKING:
     from torch import Tensor

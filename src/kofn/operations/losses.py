@@ -19,12 +19,12 @@ from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links.link import Link
+from kofn.operations.by_kernel import in_memory
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.by_kernel import in_memory
 
 if TYPE_CHECKING:
     from torch import Tensor

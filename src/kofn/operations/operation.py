@@ -1,8 +1,47 @@
 """A declaration of an operation on rows: what it takes and gives, its kernel, and its way back.
 
-`kofn/adapters` makes of a declaration what each framework wants: an autograd function, an operator
-with the shapes, derivative and sharding of its answers, a JAX primitive with its rules, a loop over
-blocks of segments. No adapter knows an operation by its name.
+An operation maps rows of scores to numbers per entry or per row: weights, a threshold, a loss. It
+is declared once, as data, and every framework is served from the declaration.
+
+A call goes down these layers, and its answer comes back the same way:
+
+    maps, losses, …   check the arguments (`inputs/given.py`), and name an operation
+    adapters/route    decides what computes it: a kernel, an operator, a primitive, array code
+    adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
+                      jax/: a primitive with its rules; shards/: rows in several processes
+                      segments.py: a loop over blocks; array_code.py: θ first, then the formula
+    operations/       the declarations: which kernels, which formulas, what is kept for the way back
+    formulas/         array code at a known θ, with all derivatives: it defines the answer
+    kernels/, solver/ compiled code; θ in array code
+
+The contract:
+
+- The array code, `reference`, defines the answer, and it is differentiable to any order. A kernel
+  computes the same numbers, sooner.
+- `reference` takes θ as `found`, and solves nothing. An adapter finds θ.
+- No adapter knows an operation by its name, but where rows need another operation: segments, costs
+  in several processes, choices on a mesh. No declaration knows how a framework differentiates.
+- The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
+  take, and nothing else: this is all the memory that a call holds until then.
+- First derivatives are ways back, kernels mostly. The derivative of a way back is that of
+  `reference` at the θ that was kept.
+- A kernel that gives up on a row says so, and array code does this row.
+- No answer shares memory with an argument or another answer, and every entry of it is written.
+- The name of an operation and its line of arguments are a torch operator. Saved programs know it by
+  these, so they do not change.
+
+Why not otherwise:
+
+- Not a function per operation and framework: 22 operations were 150 registrations by hand, and each
+  fact about shapes stood in eight places. What was missing in one of them was seen by nobody.
+- Not second derivatives by differentiating a way back: it takes θ as a constant, so they would be
+  wrong, and no error would say so.
+- Not θ found by the formulas: they would stand above what finds θ for each framework, and repair,
+  which is below, could not call them. On JAX, θ and the formula are one program all the same: the
+  adapter compiles the function that does both.
+- Not kernels behind the array code, as its fast path: θ alone is what they would share. A kernel
+  gives weights and θ in the same pass.
+- Not a class per operation: an adapter asks for fields, and a compiler traces the code that asks.
 
 Arguments and answers are written as one line, such as "x n, theta 2, k #, link": the name and the
 kind of each.
@@ -155,7 +194,7 @@ class Operation:
     moves_as: Operation | None = None
     """The operation whose derivatives the answer has; with `onward`, the second answer. For JAX."""
     each_alpha: str = ""
-    """The same for rows with an alpha each, on torch: its name in adapters/torch_each_alpha.py."""
+    """The same for rows with an alpha each, on torch: its name in adapters/torch/each_alpha.py."""
     closed: Operation | None = None
     """The same by array code with a way back in closed form, for eager torch without kernels."""
     functions: str = ""

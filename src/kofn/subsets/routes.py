@@ -6,6 +6,7 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.adapters.theta import threshold as any_threshold
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
@@ -19,7 +20,6 @@ from kofn.subsets.operations import (
     kernel_for,
     sum_of,
 )
-from kofn.threshold.route import threshold as any_threshold
 
 
 def threshold(y: Array, k: Array) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.adapters import array_code
+from kofn.adapters.theta import theta_of
 from kofn.arrays.torch.state import is_plain, recording
 from kofn.formulas import answers
 from kofn.inputs.given import Given
@@ -25,7 +26,6 @@ from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
-from kofn.threshold.route import theta_of
 
 Answers = tuple[Tensor | None, ...]
 

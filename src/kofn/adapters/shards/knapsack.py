@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import nan_where
 from kofn.arrays.operations import in_parts
 from kofn.formulas import answers
@@ -19,7 +20,6 @@ from kofn.shards.reductions import GroupRows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight
 from kofn.solver.price import Price
-from kofn.threshold.route import theta_of
 
 
 class Kept(NamedTuple):

@@ -7,17 +7,17 @@ from typing import Any
 
 import jax
 
+from kofn.adapters.jax.operators import Settings
+from kofn.adapters.jax.threshold import threshold_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
+from kofn.shards.jax_axis import AxisRows
 from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.jax_axis import AxisRows
-from kofn.threshold.jax_operators import Settings
-from kofn.threshold.route import theta_of
 
 
 def names_of(of: Signature) -> tuple[str, ...]:
@@ -60,7 +60,9 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
 
     In shards the first is θ as it is used, which spares the way back messages.
     """
-    found: Any = theta_of(rows, over)
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    costs = None if rows.costs is None else stop_gradient(rows.costs)
+    found: Any = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
     if rows.costs is not None:
         high, low, _, scale = found
         return (high / scale, low / scale), found

@@ -17,10 +17,10 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from kofn.arrays.torch.operator import refuse_untranslated
 from kofn.arrays.torch.state import batched, is_plain
 from kofn.links.link import Link, by_id
+from kofn.operations import by_kernel
+from kofn.operations.price import solved
 from kofn.solver.price import Price
 from kofn.solver.threshold import solve
-from kofn.threshold import by_kernel
-from kofn.threshold.price import solved
 
 # These warnings concern comparisons of sizes: only checks depend on them, and the tests run
 # traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.

@@ -15,10 +15,10 @@ from kofn.arrays.kinds import (
 )
 from kofn.inputs.settled import Rows
 from kofn.links.link import Link
+from kofn.operations import by_kernel
 from kofn.solver.neighbours import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold import by_kernel
 
 
 def price_of(rows: Rows) -> Price:

@@ -9,16 +9,26 @@ from typing import Any
 
 import jax
 
+from kofn.adapters.jax.operators import Operator, Settings, Site, bind, served
 from kofn.arrays.kinds import promoting
+from kofn.arrays.operations import power_of_two
 from kofn.links.link import Link
+from kofn.operations.price import solved
+from kofn.solver import price
+from kofn.solver.neighbours import Place
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
-from kofn.threshold.jax_operators import Operator, Settings, Site, bind, served
 
 
-def threshold(
-    x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
-) -> tuple[jax.Array, jax.Array]:
+def threshold_of(
+    x: Any, k: Any, temperature: Any, link: Link, over: Reductions = DENSE, costs: Any = None
+) -> tuple[Any, ...]:
+    """Return θ as two floats, or a Price; in shards by array code, which a primitive contains."""
+    if over is not DENSE:
+        rows = (x, k) if costs is None else (x, costs, k)
+        return (solve if costs is None else solved)(*rows, temperature, link, over)
+    if costs is not None:
+        return _price_of(x, costs, k, temperature, link)
     number, alpha = link.static_and_array_alpha()
     settings = Settings(link.id, number, served(link))
     return _threshold(settings, x, k, temperature, *([] if alpha is None else [alpha]))
@@ -81,3 +91,41 @@ def _in_groups(solve_rows: Callable[..., Any], each: int, x: jax.Array, *per_row
     parts = (parted(x, n), *map(parted, per_row))
     answers = jax.lax.map(lambda part: solve_rows(*part), parts)
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
+
+
+# Rows with costs.
+
+
+def _price_of(
+    x: jax.Array, costs: jax.Array, budget: jax.Array, temperature: jax.Array, link: Link
+) -> price.Price:
+    number, alpha = link.static_and_array_alpha()
+    settings = Settings(link.id, number, served(link) and x.shape[-1] > 0)
+    per_row = [budget, temperature, *([] if alpha is None else [alpha])]
+    return price.Price(*_price(settings, x, costs, *per_row))
+
+
+@partial(jax.jit, static_argnums=0)
+@promoting
+def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -> Any:
+    scale = power_of_two(jax.numpy.where(x > -jax.numpy.inf, costs, 0.0).max(-1, initial=0.0))
+    rows = x, costs / scale[..., None], budget / scale
+    high, low = bind(_PRICE, *rows, *per_row, settings=settings)
+    temperature, *alpha = per_row
+    found = price.price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
+    return found._replace(scale=scale * found.scale)
+
+
+def _solve_price(
+    *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
+) -> Any:
+    x, costs, budget, temperature, *alpha = arrays
+    found = price.solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
+    return found.high / found.scale, found.low / found.scale
+
+
+def _price_kernel(site: Site, *values: Any) -> Any:
+    return [*site.rows(("x", "costs", "budget", "t"), values, ["prices"]).values()]
+
+
+_PRICE = Operator("kofn_price", (2, 2), (0, 1), _solve_price, _price_kernel, in_shards=True)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.adapters import torch_each_alpha
-from kofn.adapters.torch_segments import OF_SEGMENTS
+from kofn.adapters.torch import each_alpha
+from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled, is_sharded
 from kofn.inputs.given import Given
@@ -251,4 +251,4 @@ def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
     return call(operation.name, *REGISTERED[operation.name].flat(rows, own))
 
 
-register(*DECLARED, *OF_SEGMENTS.values(), *torch_each_alpha.DECLARED)
+register(*DECLARED, *OF_SEGMENTS.values(), *each_alpha.DECLARED)

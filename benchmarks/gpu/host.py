@@ -152,7 +152,7 @@ def allocations(call: Callable[[], Any]) -> int:
     key = "allocation.all.allocated"
     before = torch.cuda.memory_stats()[key]
     call()
-    return int(torch.cuda.memory_stats()[key]) - before
+    return int(torch.cuda.memory_stats()[key] - before)
 
 
 def profile_of(call: Callable[[], Any], lines: int) -> Iterator[str]:

@@ -157,7 +157,7 @@ def as_array(x: Any) -> Any:
 
 def cast_like(x: Array, like: ArrayT) -> ArrayT:
     """Return `x` with the framework, dtype and device of `like`."""
-    return beside(cast(adopt(x, like), like.dtype), like)  # type: ignore[return-value]  # of its kind
+    return beside(cast(adopt(x, like), like.dtype), like)
 
 
 def beside(x: ArrayT, like: Array) -> ArrayT:

@@ -24,7 +24,7 @@ from kofn.kernels.gpu.rows.values import values as values
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
 VECTOR = 4  # entries that a thread loads at once
-AT_A_TIME = {8: 4, 32: 8, 64: 16, 128: 16, 256: 32, 1024: 64}
+AT_A_TIME = {8: 4, 32: 8, 64: 16, 128: 32, 256: 64, 1024: 128}
 """Entries of a row that its threads take at a time, for rows up to a length."""
 EVALUATIONS = 6  # launches that evaluate such rows; few need more
 

@@ -203,8 +203,8 @@ def given_again(x: ArrayT, k: Array, temperature: Array, link: Link) -> Given[Ar
     floor, ceiling = TEMPERATURES[name]
     good = (temperature > 0) & (temperature < math.inf)
     t = xp.where(good, clip(temperature, floor, ceiling), math.nan)
-    k, t = (xp.broadcast_to(each, batch) for each in (k, t))
-    return _alike(Given(form.last(x), k, t, link, form))
+    rows = form.last(x), xp.broadcast_to(k, batch), xp.broadcast_to(t, batch)
+    return _alike(Given(*rows, link, form))
 
 
 def _filled(given: Given[ArrayT]) -> Given[ArrayT]:

@@ -1,4 +1,4 @@
-"""Operations on JAX arrays: those that declare calls of XLA are primitives.
+"""Operations on JAX arrays: those that declare calls of XLA are primitives, and so are choices.
 
 All others are array code, around a threshold that is a primitive.
 """
@@ -26,7 +26,8 @@ def answer(
 ) -> Any:
     """Return the answer of an operation by a primitive, or None if there is none for it.
 
-    The primitive calls a kernel on a CPU, and is array code elsewhere.
+    The primitive calls a kernel on a CPU, and is array code elsewhere. That of a choice is array
+    code everywhere, which knows what to do with rows that are spread over devices.
     """
     if operation in choice.ANSWERS:
         return choice.ANSWERS[operation](rows, *arrays, *settings)

@@ -163,3 +163,18 @@ def test_sums_leave_the_least_numbers_out(link, k):
     torch.testing.assert_close(value.detach(), plain)
     (in_x,) = torch.autograd.grad(value, x)
     torch.testing.assert_close(in_x, torch.tensor([[1.0, 0.0, 1.0, 0.0, 1.0]]) * k / 3)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_clear_winner_keeps_its_slope(k, reference):
+    """θ rounded to float32 may leave the least that is chosen beyond the end, where F′ is 0."""
+    x = 40 * torch.arange(6.0).repeat(9, 1) * torch.linspace(0.9, 1, 9)[:, None]
+    cotangent = torch.arange(1.0, 7.0)
+    for t in (0.3, 0.7, 1.1, 3e-3):
+
+        def in_x(x, t=t):
+            x = x.clone().requires_grad_()
+            logs = kofn.log_soft_topk(x, k, link="exponential", temperature=t)
+            return torch.autograd.grad((cotangent * logs).sum(), x)[0].float()
+
+        torch.testing.assert_close(in_x(x), reference(in_x, x.double()), rtol=1e-5, atol=1e-6)

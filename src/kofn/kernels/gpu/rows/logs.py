@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kofn.arrays.kinds import scalar
 from kofn.kernels.gpu.rows.alpha import in_alpha
+from kofn.kernels.gpu.rows.formulas import EPS
 from kofn.kernels.gpu.rows.place import placed
 
 
@@ -37,6 +38,10 @@ def log_gradients(
     nothing, least = scalar(z, 0.0), scalar(z, -torch.inf)
     still = out | (high.abs() == torch.inf)
     z = torch.where(still, nothing, z)
+    if given.capped is not False:
+        # The least that is chosen has the slope from below: θ, a float32, says so to four of its
+        # rounding errors (`up_to_1` to those of float64).
+        z = torch.where((z > 1) & (z < 1 + 4 * EPS.value), scalar(z, 1.0), z)
     p = link.cdf(z)
     slope = torch.where(p > 0.5, link.pdf(z) / p, link.cdf_slope(z))
     # What is exactly 0 does not move, and may carry any cotangent.

@@ -1,27 +1,57 @@
-"""What docs/platforms.md says of times on a GPU, from what is kept in benchmarks/results.
+"""What docs/platforms.md and README say of times on a GPU, from benchmarks/results.
 
-`python -m benchmarks.gpu.published` prints it, and with --write the page takes it; a test holds the
-page to the files. gpu-shapes.jsonl is of `python -m benchmarks.gpu.shapes`, gpu-router.json the
-case "router" of `make gpu`.
+`python -m benchmarks.gpu.published` prints it, and with --write the pages take it; a test holds the
+pages to the files. gpu-shapes.jsonl is of `python -m benchmarks.gpu.shapes`, gpu-router.json the
+case "router" of `make gpu`; README has a part of the table that benchmarks.gpu.counted writes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "platforms.md"
+PAGE, README = ROOT / "docs" / "platforms.md", ROOT / "README.md"
 BEGIN = "<!-- times: python -m benchmarks.gpu.published --write -->"
 END = "<!-- /times -->"
 RIVALS = (
     *("torch.topk", "torch.sort", "sigmoid, bisected", "sparsemax, sorted"),
     *("entmax.sparsemax", "entmax.entmax15", "entmax.entmax_bisect", "liger_sparsemax"),
 )
+
+ROADS = {
+    "torch.softmax": "PyTorch's kernel",
+    "soft_topk": "a kernel of kofn",
+    "sparsemax": "a kernel of kofn",
+    "soft_topk, hard": "the same, and sorts",
+    "topk": "PyTorch's sort",
+    "topk_gates": "a kernel for θ, and sorts",
+    "sparsemax_loss": "a kernel for θ, the rest in float64",
+    "log_soft_topk": "a kernel for θ, the rest in float64",
+    "KSubset.marginals": "kernels of kofn",
+    "TopKRouter, balance": "a kernel for the gates, and sorts",
+    "TopKSAE": "PyTorch's sort",
+    "quantile": "PyTorch's sort",
+    "soft_knapsack": "array code that waits for the host",
+    "segment_soft_topk": "array code that waits for the host",
+    "soft_assignment": "array code that waits for the host",
+}
+"""What runs on a GPU, as README says it."""
+
+
+def roads() -> Iterator[str]:
+    """Yield the lines of README's table: what computes a function, in how many launches."""
+    yield "| | computed by | launches, both passes | bytes, both passes | µs | in a graph |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 10 and cells[0] in ROADS:
+            both = [f"{cells[1 + i]}, {cells[4 + i]}".removesuffix(", ") for i in range(2)]
+            yield f"| `{cells[0]}` | {ROADS[cells[0]]} | {' | '.join([*both, *cells[8:]])} |"
 
 
 def kernels() -> Iterator[str]:
@@ -69,17 +99,26 @@ def _few_digits(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
-def page() -> str:
-    lines = "\n".join([*kernels(), "", *rivals()])
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{lines}\n\n{END}{rest.partition(END)[2]}"
+def pages() -> dict[Path, str]:
+    """Return the pages with what there is to say."""
+    return {
+        PAGE: _with(PAGE, [*kernels(), "", *rivals()]),
+        README: _with(README, roads()),
+    }
+
+
+def _with(page: Path, lines: Iterable[str]) -> str:
+    found = "\n".join(lines)
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{found}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main(arguments: list[str]) -> None:
     if "--write" in arguments:
-        PAGE.write_text(page(), encoding="utf-8")
+        for page, text in pages().items():
+            page.write_text(text, encoding="utf-8")
     else:
-        print(*kernels(), "", *rivals(), sep="\n")
+        print(*kernels(), "", *rivals(), "", *roads(), sep="\n")
 
 
 if __name__ == "__main__":

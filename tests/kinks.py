@@ -19,6 +19,13 @@ from calls import BOOLEAN, FLOAT, Call
 STEP, NEAR = 1e-5, 1e-7
 WHOLE: dict[str, Any] = {"k": [2.0, 1, 3], "budget": [2.0, 1, 3], "scale": [1.0, 2, 1]}
 WHOLE |= {"temperature": [1.0], "costs": [1.0], "alpha": [1.5, 2, 1], "margin": [0.0]}
+WHOLE_MARGINS = (
+    "whole numbers",
+    "whole numbers of other scores",
+    "halves",
+    "a mask",
+    "closed rows",
+)
 CLOSED = {"k": [0.0, 4, 5], "budget": [0.0, 5, 7]}
 """Nothing or everything is chosen: the derivative in these is 0, docs/behaviour.md."""
 
@@ -183,7 +190,7 @@ def wrong_at(
             slope = float(torch.where(along == 0, 0.0, slopes * along).sum())
             both = [point.differences(name, along, step) for step in (STEP, STEP / 8)]
             found = judged(slope, *both)
-            if found == "between" or is_documented(point, place, name, along, slope, found):
+            if found == "between" or is_documented(point, place, name, along, slopes, found):
                 continue
             # A derivative of no side may be the limit of derivatives next to the kink.
             places = limits if found == "kink" else ()
@@ -195,19 +202,37 @@ def wrong_at(
 
 
 def is_documented(
-    point: Point, place: str, name: str, along: Any, slope: float, found: str
+    point: Point, place: str, name: str, along: Any, slopes: torch.Tensor, found: str
 ) -> bool:
-    """Whether docs/behaviour.md says that the derivative is not that of a side."""
+    """Whether the pages of docs/ say that the derivative is not that of a side."""
     call, margin = point.call, name in ("k", "budget", "capacity")
+    slope = float(torch.where(along == 0, 0.0, slopes * along).sum())
     if slope == 0 and (found == "infinite" or (margin and place == "closed rows")):
         return True
+    if np.isnan(slope):  # what is NaN has NaN derivatives, in what is NaN alone
+        return is_nan(point, along)
+    at_0 = (along != 0) & (point.given[name] == 0)
+    if found == "infinite" and "entropy" in call.name and at_0.any():
+        return not slopes[at_0].any()
     if point.options.get("link") not in support.BOUNDED:
         return False
-    if "assignment" in call.name:  # margins that are whole numbers have no derivative
-        return slope == 0 and margin and found == "kink"
+    if "prices" in call.name:  # whole margins leave parts whose prices may differ by anything
+        return place in WHOLE_MARGINS
+    if "assignment" in call.name:
+        # Whole margins have no derivative; what is at an end of the support, too, is inside.
+        return found == "kink" and (place == "whole numbers" if not margin else slope == 0)
     # Without a score inside of the support θ is one of many, and nothing moves.
     of_an_end = "threshold" in call.name and name in ("temperature", "costs")
     return (slope == 0 or of_an_end) and is_hard(point, along)
+
+
+def is_nan(point: Point, along: torch.Tensor) -> bool:
+    """Whether all answers are NaN in the rows or matrices that a direction is of."""
+    with torch.no_grad():
+        answers = point.answers(point.given)
+    moved = np.unique(np.nonzero(along.numpy())[0])
+    same = [each for each in answers if each.shape[:1] == along.shape[:1]]
+    return len(same) == len(answers) and all(each[moved].isnan().all() for each in same)
 
 
 def is_hard(point: Point, along: torch.Tensor) -> bool:

@@ -7,9 +7,10 @@ import warnings
 import pytest
 import torch
 
+from kofn.nn.routing import routing
 from kofn.nn.routing.checks import BALANCED, EACH_K, JOINT
 from kofn.nn.routing.routing import Routing
-from kofn.nn.routing.selection import SELECTIONS
+from kofn.nn.routing.selection import ALONE, SELECTIONS, bad_tokens
 
 E, T, K, BAD = 8, 64, 2, 5
 
@@ -160,3 +161,26 @@ def test_a_token_that_chooses_by_itself_changes_no_other(way, bad):
     found = pulled(net, scores_of(0, bad), mask)
     here = others(found[0])
     assert all(torch.equal(a[here], b[here]) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (700, 8), (0, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_a_nan_makes_a_token_bad(shape, dtype):
+    scores = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert bad_tokens(scores) is None
+    if shape[0]:
+        scores[2, 1], scores[2, 2] = torch.inf, -torch.inf
+        assert bad_tokens(scores) is None or not bad_tokens(scores).any()
+        scores[-1, -1] = torch.nan
+        assert bad_tokens(scores).nonzero().tolist() == [[shape[0] - 1]]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_scores_are_looked_at_only_for_other_tokens_or_the_load(selection, monkeypatch):
+    looks = []
+    monkeypatch.setattr(routing, "bad_tokens", lambda scores: looks.append(scores))
+    net = router({"selection": selection})
+    for training in (True, False):
+        looks.clear()
+        net.train(training).choose(scores_of(0))
+        assert len(looks) == (training or selection not in ALONE)

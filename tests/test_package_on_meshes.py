@@ -16,14 +16,23 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from calls import CALLS
+import kofn
+from calls import CALLS, Call
+from calls.data import X
 
 # What draws, what has meshes of its own, whole models, what is told the shape of the batch.
 OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
 REFUSED = ("segment_", "soft_assignment")
 
 
-def calls():
+PLAIN = "labels that nothing smooths"
+WAYS = ("batch", "rows", "batch of the first", "rows of the first")
+
+
+def calls(names):
+    if names == PLAIN:
+        given = {"scores": X, "target": np.array([0, 4, 2])}
+        yield Call(PLAIN, kofn.losses.entmax_loss, given, ("scores",))
     for call in CALLS:
         others = any(name in call.name for name in OTHERS)
         if "jax" in call.frameworks and not call.random and not others:
@@ -41,13 +50,15 @@ def even(value):
 
 
 def places(call, given, along):
-    """Where the arrays of a call lie: what is of the form of the first one lies as it does."""
+    """Where the arrays of a call lie: what is of the form of the first one as it does, or whole."""
     first = given[call.first]
     for name in call.arrays:
         shape, spec = given[name].shape, [None] * given[name].ndim
-        if along == "rows" and shape == first.shape:
+        if name != call.first and "the first" in along:
+            pass
+        elif "rows" in along and shape == first.shape:
             spec[-1] = "a"
-        elif along == "batch" and shape[:1] == first.shape[:1] and first.ndim > 1:
+        elif "batch" in along and shape[:1] == first.shape[:1] and first.ndim > 1:
             spec[0] = "a"
         yield name, P(*spec)
 
@@ -98,18 +109,23 @@ def check(call, along):
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    for each in calls():
+    for each in calls(sys.argv[1]):
         if re.fullmatch(sys.argv[1], each.name):
-            for along in ("batch", "rows"):
+            for along in WAYS[2 * (each.name == PLAIN) :]:
                 check(each, along)
     print("done", flush=True)
 
 
-def run(names):
+def run(names, kernels):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     return subprocess.run(
         [sys.executable, __file__, names],
-        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "XLA_FLAGS": flags,
+            "KOFN_KERNELS": kernels,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
@@ -122,8 +138,15 @@ SOME = r"kofn\.(sparse_softmax\[p\]|soft_knapsack\[hard\]|losses\.entmax_loss)"
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="not in JAX before 0.7")
 @pytest.mark.parametrize(
-    "names", [SOME, pytest.param(".*", marks=pytest.mark.full)], ids=["some", "all"]
+    ("names", "kernels"),
+    [
+        (SOME, "on"),
+        (PLAIN, "reference"),
+        pytest.param(".*", "on", marks=pytest.mark.full),
+        pytest.param(".*", "reference", marks=pytest.mark.full),
+    ],
+    ids=["some", "array code", "all", "all in array code"],
 )
-def test_arrays_on_an_explicit_mesh_have_the_answers_of_whole_ones(names):
-    found = run(names)
+def test_arrays_on_an_explicit_mesh_have_the_answers_of_whole_ones(names, kernels):
+    found = run(names, kernels)
     assert found.stdout == "done\n", found.stdout[-3000:] + found.stderr[-2000:]

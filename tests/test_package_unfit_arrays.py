@@ -1,5 +1,7 @@
 """Arrays that kofn does not take end in an error of its own, which names the argument."""
 
+import re
+
 import jax.numpy as jnp
 import pytest
 import torch
@@ -8,14 +10,16 @@ from torch.masked import masked_tensor
 import kofn
 from calls import CALLS, surroundings
 
-OF_LAYERS = ("kofn.nn.", "kofn.estimators.")  # layers of PyTorch and functions of users come first
-SERVED = [call for call in CALLS if not call.name.startswith(OF_LAYERS)]
+SERVED = list(CALLS)
 OWN = {
     *("kofn.Categorical.conditioned", "kofn.Bernoulli.choose", "kofn.Bernoulli.relax"),
     *("kofn.Bernoulli.conditioned", "kofn.Categorical.perturb_given"),
     *("kofn.Bernoulli.perturb_given", "kofn.Normal.to_torch", "kofn.RelaxedOneHot.to_torch"),
 }
 """Methods that take what another method of the same distribution gave."""
+
+
+NAMED = r" (must|takes plain|defines|is a) "
 
 
 def nested(x):
@@ -30,7 +34,7 @@ def refused(call, framework, unfit):
     given = call.made(framework, "float32")[call.first]
     with (
         surroundings(call),
-        pytest.raises((TypeError, ValueError), match=r" (must|takes plain|defines|is a) "),
+        pytest.raises((TypeError, ValueError), match=NAMED),
     ):
         call(framework, "float32", **{call.first: unfit(given)})
 
@@ -59,6 +63,27 @@ def test_tensors_that_are_no_array_of_numbers(call, unfit):
 def test_integers_that_jax_cannot_sort(call):
     if call.public not in OWN:
         refused(call, "jax", lambda x: x.astype("int4"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        pytest.param(call, name, id=f"{call.name}-{name}")
+        for call in SERVED
+        if "torch" in call.frameworks
+        for name in call.arrays
+        if name != call.first
+    ],
+)
+def test_arguments_beside_the_first(call, name):
+    given = call.made("torch", "float32")[name]
+    kinds = [masked] + [lambda x: x.to(torch.float8_e4m3fn)] * given.is_floating_point()
+    for kind in kinds:
+        with surroundings(call), pytest.raises((TypeError, ValueError), match=NAMED) as error:
+            call("torch", "float32", **{name: kind(given)})
+        said = str(error.value)  # of another distribution, its own argument
+        assert re.match(rf"(\w+\.)?{name} |kofn\.", said) or name == "other", said
 
 
 @pytest.mark.filterwarnings("ignore")

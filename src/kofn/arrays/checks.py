@@ -23,9 +23,9 @@ takes a symbolic size for a fixed one once it is printed.
 """
 
 LONGEST = 80  # most characters of a value in a message
-REALS = ("float", "bfloat", "int", "uint")  # prefixes of the names of real dtypes
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 """Of those, what is taken as numbers to compare: JAX has smaller ones, which it cannot sort."""
+REALS = (*FLOATS, "float80", "float96", "float128", "longdouble", *INTEGERS)
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """What Python or NumPy counts among the integers, and a caller hardly means."""
 
@@ -281,8 +281,8 @@ def check_mask(mask: object, scores: Array, of: str = "scores") -> Array:
 def check_same_kind(name: str, value: object, scores: Array, of: str = "scores") -> Array:
     """Return `value` if it is an array of numbers or booleans of the framework of `scores`."""
     value = _check_framework(name, value, scores, of)
-    if not dtype_name(value).startswith(("bool", *REALS)):
-        raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
+    if not dtype_name(value).startswith("bool"):
+        check_real(name, value)
     return value
 
 
@@ -330,8 +330,9 @@ def check_other(mine: object, other: object, of: str = "logits") -> None:
 
 def check_real(name: str, value: Array) -> None:
     """Check that `value` is an array of numbers, not of booleans, objects, dates or text."""
-    if not dtype_name(value).startswith(REALS):
-        raise TypeError(f"{name} must be real numbers; got dtype {value.dtype}")
+    if dtype_name(value) not in REALS:
+        allowed = "real numbers, floats of 16 bits or more, or integers of 8 or more"
+        raise TypeError(f"{name} must be {allowed}; got dtype {value.dtype}")
 
 
 def check_broadcasts(name: str, shape: tuple[int, ...], target: tuple[int, ...], what: str) -> None:

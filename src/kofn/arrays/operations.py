@@ -56,7 +56,7 @@ def with_undivided_rows(x: ArrayT) -> ArrayT:
 
 
 def divided_as(x: ArrayT, like: Array) -> ArrayT:
-    """Return `x`, divided by an explicit mesh of JAX as another array of its shape."""
+    """Return `x`, divided by an explicit mesh of JAX as another array with the same first axes."""
     if not is_jax(x):
         return x
     from kofn.arrays.jax import layout

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
+from kofn.arrays.checks import check_same_kind
 from kofn.arrays.tracing import is_known
 
 PYRO = "pyro.distributions.torch_distribution"
@@ -23,6 +24,7 @@ SUPPORTS = {
     "RelaxedOneHot": constraints.simplex,
 }
 """Zeros are a sample, too, in a row with nothing left; which rows those are log_prob says."""
+ANY = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class Wrapped(td.Distribution):
@@ -67,6 +69,7 @@ class Wrapped(td.Distribution):
         return self.own.rsample(tuple(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
+        check_same_kind("value", value, ANY, "the parameters")
         if self._validate_args and is_known(value):
             self._validate_sample(value)
         # torch's and pyro's code hands over values of size 1 along the batch.

@@ -27,7 +27,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
-from kofn.arrays.operations import arange, as_numbers, at_labels, of_places
+from kofn.arrays.operations import arange, as_numbers, at_labels, divided_as, of_places
 from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
 from kofn.inputs.given import ONE, Given, given
@@ -77,7 +77,7 @@ class Target(NamedTuple):
             return as_numbers(self.weights, self.dtype)
         xp, like = namespace(self.scores), self.like()
         entry = arange(like, self.scores.shape[-1]) == cast_like(self.labels, like)[..., None]
-        each = cast(entry, self.dtype)
+        each = divided_as(cast(entry, self.dtype), self.scores)
         if self.valid is not None:
             each = each + xp.where(self.valid == 1, scalar(like, 0.0), math.nan)[..., None]
         return each if self.used is None else xp.where(self.used[..., None], each, 0.0)
@@ -87,7 +87,7 @@ class Target(NamedTuple):
         xp = namespace(self.scores)
         if self.labels is None:
             return xp.sum(self.dense(), axis=-1)
-        ones = full_like(self.like(), tuple(self.labels.shape), 1.0)
+        ones = divided_as(full_like(self.like(), tuple(self.labels.shape), 1.0), self.scores)
         one = ones if self.valid is None else self.valid
         return one if self.used is None else xp.where(self.used, one, 0.0)
 
@@ -146,7 +146,7 @@ def _target_of(
     if are_indices(target, scores, form):
         found = labelled(target, scores, x, check_ignored(ignore_index), form.n)
     else:
-        found = Target(x, form.entries(stop_gradient(adopt(target, scores))))
+        found = Target(x, divided_as(form.entries(stop_gradient(adopt(target, scores))), x))
     if weight is not None:
         check_class_weights(weight, scores, form.n)
         found = _weighted(found, class_weights(weight, form.n, found.like()))
@@ -164,11 +164,12 @@ def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Ta
     if known is not None and math.prod(known.shape) > 0:
         least, most = int(known.min()), int(known.max())
         if least >= 0 and most < n and not least <= ignored <= most:
-            return Target(x, labels=adopt(index, scores), integers=True)
+            return Target(x, labels=divided_as(adopt(index, scores), x), integers=True)
         _check_labels(known, ignored, n)
     used, inside = index != ignored, (index >= 0) & (index < n)
     wrong = adopt(used & ~inside, scores)
-    labels, used = adopt(xp.where(used & inside, index, 0), scores), adopt(used, scores)
+    labels = divided_as(adopt(xp.where(used & inside, index, 0), scores), x)
+    used, wrong = divided_as(adopt(used, scores), x), divided_as(wrong, x)
     one = full_like(cast(x[:0], compute_dtype(x)), (), 1.0)
     valid = None if known is not None else namespace(scores).where(wrong, math.nan, one)
     return Target(x, labels=labels, used=used, valid=valid, integers=True)

@@ -54,9 +54,11 @@ def with_whole_rows(x: Any) -> Any:
 
 
 def laid_as(x: Any, like: Any) -> Any:
-    """Return x, divided by an explicit mesh as another array of its shape."""
-    spec = _explicit(like)
-    return _laid(x, like, spec) if any(spec) else x
+    """Return x, divided by an explicit mesh as another array with the same first axes."""
+    own, spec = _explicit(x), _explicit(like)[: x.ndim]
+    if own == spec or not any((*own, *spec)):
+        return x
+    return _laid(x, like if any(spec) else x, spec or (None,) * x.ndim)
 
 
 def _laid(x: Any, like: Any, spec: tuple[Any, ...]) -> Any:

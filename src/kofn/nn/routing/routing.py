@@ -18,7 +18,14 @@ from kofn.nn.routing.base import RouterBase
 from kofn.nn.routing.checks import JOINT as JOINT
 from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.quantile import QuantileBias
-from kofn.nn.routing.selection import SELECTIONS, Settings, bad_tokens, known_tokens, select
+from kofn.nn.routing.selection import (
+    ALONE,
+    SELECTIONS,
+    Settings,
+    bad_tokens,
+    known_tokens,
+    select,
+)
 from kofn.nn.routing.sequences import biases_of_sequences
 from kofn.nn.routing.state import RunningThreshold, SelectionBias, counts_of, is_recomputing
 from kofn.nn.tensors import check_tensors
@@ -90,11 +97,13 @@ class Routing(RouterBase):
 
         `length` is that of the sequences that lie in the scores one after the other.
         """
+        check_tensors(scores=scores)
         learns = self.training and not is_recomputing()
         how = self._settings(learns)
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
         compared = scores if quantile is None else how.compared(scores)
-        bad = bad_tokens(scores)
+        # Where no token meets another, it matters to the load alone whether one is bad.
+        bad = bad_tokens(scores) if self.training or self.selection not in ALONE else None
         known = known_tokens(bad, mask)
         if quantile is not None and self.per_sequence and self.training:
             of_tokens = (compared, quantile(), int(self.k), length or 1, known, self.groups)
@@ -103,7 +112,8 @@ class Routing(RouterBase):
         if learns:
             if quantile is not None:
                 quantile.observe(compared, mask, self.groups)
-            self._count(counts_of(routed.indices, routed.taken, self.num_experts))
+            counted = counts_of(routed.indices, routed.taken, self.num_experts, bad is None)
+            self._count(counted)
         return routed.weights, routed.indices
 
     def gates_of(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class Counting(Tally):
         """Add to the counts; a compiled program may do so inside a checkpoint."""
         check_tensors(counts=counts, integers=True)
         self._settle(counts.device)
-        self.counts.add_(counts.to(torch.int64))
+        self.counts.add_(counts if counts.dtype == torch.int64 else counts.to(torch.int64))
 
 
 def load_statistics(counts: Tensor) -> dict[str, Tensor]:
@@ -218,8 +218,15 @@ def zero_counts(num_experts: int, device: Any) -> Tensor:
     return torch.zeros(num_experts, dtype=torch.int64, device=device)
 
 
-def counts_of(indices: Tensor, taken: Tensor | None, num_experts: int) -> Tensor:
-    """Return how many of the indices that are taken name each expert."""
+def counts_of(
+    indices: Tensor, taken: Tensor | None, num_experts: int, at_hand: bool = False
+) -> Tensor:
+    """Return how many of the indices that are taken name each expert.
+
+    To count is quicker than to scatter, but waits for a device, and no compiler follows it.
+    """
+    if at_hand and taken is None:
+        return indices.flatten().bincount(minlength=num_experts)
     indices = indices if indices.dtype == torch.int64 else indices.to(torch.int64)
     ones = torch.ones_like(indices) if taken is None else taken.to(torch.int64)
     zeros = indices.new_zeros(num_experts)

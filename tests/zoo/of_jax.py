@@ -23,6 +23,7 @@ from zoo.form import (
     may_be_a_number,
     never,
     not_in_parts,
+    of_eight_bits,
     one_number,
     zeros_and_ones,
 )
@@ -120,7 +121,7 @@ OTHERS = (
     other("list", lambda x: x.tolist()),
     other("tuple of rows", tuple, of=not_in_parts),
     other("complex", lambda x: x.astype(complex), FLOAT),
-    other("float8", lambda x: x.astype(jnp.float8_e4m3fn), FLOAT),
+    other("float8", lambda x: x.astype(jnp.float8_e4m3fn), FLOAT, values=of_eight_bits),
     other("int4", lambda x: x.astype(jnp.int4), INTEGER, of=is_small),
     other("uint4", lambda x: x.astype(jnp.uint4), INTEGER, of=is_small),
     other("booleans for numbers", lambda x: x > 0, FLOAT, values=zeros_and_ones),

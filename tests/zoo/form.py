@@ -265,7 +265,7 @@ def numbers(answer: Any) -> np.ndarray:
 
 
 def kind_and_dtype(answer: Any, wide: bool = True) -> tuple[str, str]:
-    if not wide and str(answer.dtype) == "int64":
+    if not wide and str(getattr(answer, "dtype", "")) == "int64":
         return "jax", "int32"
     if isinstance(answer, torch.Tensor):
         return "torch", str(answer.dtype)

@@ -101,7 +101,13 @@ RIGHT = (
     form("NumPy beside JAX", np.asarray, of=beside, refused=surrogate),
     form("NumPy beside JAX, turned", turned, FLOAT + INTEGER, beside, refused=surrogate),
     form("without float64", narrow, around=without_x64, dtype="float32", wide=False),
-    form("array without dimensions", first, of=may_be_a_number, values=one_number, learned=False),
+    form(
+        *("array without dimensions", first),
+        of=may_be_a_number,
+        values=one_number,
+        refused=always,
+        learned=False,
+    ),
     form(
         *("scalar of NumPy", lambda x: np.asarray(x).flat[0]),
         of=may_be_a_number,

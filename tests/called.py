@@ -16,10 +16,16 @@ from typer.testing import CliRunner
 
 from kofn.commands import app
 from kofn.commands.bench import cases, contenders
+from kofn.commands.compare import compare as measures
 from studies.frame.command import app as app_of
 from studies.table import STUDIES
 
 COMMANDS = typer.main.get_command(app.app).commands
+
+
+def _flag(name):
+    return f"--{name}" if len(name) > 1 else f"-{name}"
+
 
 CALLS = {
     "select": "table.csv --target label -k 1 --splits 1 --steps 1",
@@ -34,7 +40,7 @@ CALLS = {
             [
                 *("--seeds 1 --method", next(iter(study.options[0].names))),
                 *(f"--{o.name} 1" for o in study.options if o.name in ("steps", "epochs")),
-                *(f"--{o.name} {o.default[0]}" for o in study.options[1:] if o.repeats),
+                *(f"{_flag(o.name)} {o.default[0]}" for o in study.options[1:] if o.repeats),
             ]
         )
         for study in STUDIES.values()
@@ -89,7 +95,8 @@ def _command(arguments):
 
 
 def less_to_time(patch):
-    """Let `kofn bench` time little: JAX compiles for minutes."""
+    """Let `kofn bench` and `compare` measure little: JAX compiles for minutes."""
+    patch(measures, "CURVE_POINTS", 5)
     patch(cases, "CASES", [replace(case, shape=(4, 64), k=2) for case in cases.CASES[:1]])
     patch(contenders, "_jax", lambda k, versions: iter(()))
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -142,6 +144,25 @@ class Point:
                 yield self.slopes(given)
 
 
+class InJax(Point):
+    """The same with the derivatives of JAX; the differences are PyTorch's, whose values agree."""
+
+    def slopes(self, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        arrays = {name: jnp.asarray(each.detach().numpy()) for name, each in given.items()}
+        weights = [np.asarray(each) for each in self.weights]
+
+        def total(learned: dict[str, Any]) -> Any:
+            found = self.call("jax", **{**arrays, **learned}, **self.options)
+            floats = [each for each in found if each.dtype.kind == "f"]
+            return sum(
+                jnp.where(v == 0, 0.0, each * v).sum()
+                for each, v in zip(floats, weights, strict=True)
+            )
+
+        found = jax.grad(total)({name: arrays[name] for name in self.call.learned})
+        return {name: torch.tensor(np.asarray(each)) for name, each in found.items()}
+
+
 class Remembered:
     """What an iterator gives, each made once and when it is asked for."""
 
@@ -170,14 +191,19 @@ def judged(slope: float, one: list[float], other: list[float]) -> str:
 
 
 def wrong_at(
-    call: Call, place: str, changed: dict[str, np.ndarray], every: bool = True, link: Any = None
+    call: Call,
+    place: str,
+    changed: dict[str, np.ndarray],
+    every: bool = True,
+    link: Any = None,
+    of: type[Point] = Point,
 ) -> list[str]:
     """What is wrong with the derivatives of a call at a kink.
 
     Each lies between the differences on both sides, or is the limit of derivatives next to the
     kink, as that of the i-th largest of equal numbers is, or is documented.
     """
-    point = Point(call, changed, **({} if link is None else {"link": link}))
+    point = of(call, changed, **({} if link is None else {"link": link}))
     wrong, limits = [], Remembered(point.nearby())
     for name, slopes in point.slopes(point.given).items():
         ways = list(directions(call, name, point.given[name], point.rng))

@@ -164,7 +164,7 @@ def test_resume_refuses_what_does_not_fit(here, monkeypatch):
         assert run(*how).exit_code == 130
     np.save("x.npy", X + 1)
     assert "the scores have changed" in refused(*how, "--resume")
-    (here / "w.npy.progress").write_text("{}")
+    (here / "w.npy.progress").write_text('{"version": 2, "asked": {"scores": [')
     assert "is damaged" in refused(*how, "--resume")
     answered(*how, "--force")
     assert sorted(os.listdir()) == ["w.npy", "x.npy"]
@@ -281,13 +281,14 @@ def test_a_file_that_cannot_get_its_name(here, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--resume"], ["--force"]])
 @pytest.mark.parametrize("name", ["w.npy.partial", "w.npy.progress"])
-def test_a_file_of_somebody_else_is_in_the_way(here, name, options):
+@pytest.mark.parametrize("content", [b"precious", b"", b"{}", b'{"version": 1, "epoch": 3}'])
+def test_a_file_of_somebody_else_is_in_the_way(here, name, options, content):
     """A run writes its record first, so that a partial file without one is not of kofn."""
-    (here / name).write_bytes(b"precious")
+    (here / name).write_bytes(content)
     line = refused("x.npy", "-k", 2, "--out", "w.npy", *options)
     asks = "--resume" in options and name.endswith("partial")
     assert ("--resume needs w.npy.progress" if asks else f"{name} is in the way") in line
-    assert (here / name).read_bytes() == b"precious"
+    assert (here / name).read_bytes() == content
     assert sorted(os.listdir()) == [name, "x.npy"]
 
 
@@ -310,7 +311,7 @@ def test_a_run_that_was_killed_before_its_file_was_there_is_begun_anew(here, mon
 def test_a_new_run_takes_no_record_of_an_older_one(here, monkeypatch):
     """A run that is killed before its first block must not go on from the record of another."""
     (here / "w.npy.partial").write_bytes(b"of an older run")
-    (here / "w.npy.progress").write_text("{}")
+    (here / "w.npy.progress").write_text('{"version": 1, "asked": {"scores": []}}')
 
     def stop(*now):
         raise SystemExit(9)

@@ -149,8 +149,9 @@ def test_with_k_1_the_maps_have_the_names_people_know(here):
     assert "KSubset" not in result.stdout
 
 
-def test_infinite_and_equal_scores_can_be_compared(here):
-    for text in ("1 1 1 1", "3 -inf 2 1\n1 0 inf 2"):
+def test_infinite_equal_and_far_scores_can_be_compared(here):
+    far = "3e305 -1e305 2 1\n1e-300 0 2e-300 5e-300"
+    for text in ("1 1 1 1", "3 -inf 2 1\n1 0 inf 2", far, "3e305 -1e305 2e304 1e303"):
         result = run("compare", "-k", 2, "--force", send=text)
         assert result.exit_code == 0, result.output
         found = json.loads((here / "kofn-compare" / "compare.json").read_text())

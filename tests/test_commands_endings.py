@@ -34,6 +34,7 @@ def here(tmp_path, monkeypatch):
 
 
 KINDS = ["file", "link", "link to nothing", "folder", "link to the input"]
+KINDS += [] if os.name == "nt" else ["pipe"]
 
 
 @every_writer
@@ -55,6 +56,8 @@ def test_what_has_a_name_that_is_written_is_not_lost(name, kind, full, here):
                 place.write_bytes(b"precious")
             elif kind == "folder":
                 place.mkdir()
+            elif kind == "pipe":
+                os.mkfifo(place)
             else:
                 leads = {"link": theirs, "link to nothing": here.parent / "nothing"}
                 place.symlink_to(leads.get(kind, here / "x.npy"))
@@ -73,6 +76,10 @@ def test_what_has_a_name_that_is_written_is_not_lost(name, kind, full, here):
                 (here / each).unlink()
             if kind == "folder":
                 place.rmdir()
+            if kind == "pipe":
+                assert result.exit_code == 2
+                assert place.is_fifo()
+                place.unlink()
             if place.parent != here:
                 place.parent.rmdir()
     for each in ("x.npy", "table.csv"):
@@ -110,7 +117,9 @@ needs_forks = pytest.mark.skipif(sys.platform != "linux", reason="needs a proces
 
 @needs_forks
 @every_writer
-@pytest.mark.parametrize("limit", [0, 200, pytest.param(5000, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "limit", [200, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 5000))]
+)
 def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
     before = tree(here)
     end = ended(target_of(name), typed(name), here, limit=limit)
@@ -126,7 +135,7 @@ def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
 
 @needs_forks
 @every_command
-@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("unbuffered", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_standard_output_is_whole_or_the_status_says_so(name, unbuffered, here):
     """A disk that fills up takes some bytes of a write, and a pipe of which nobody reads none."""
     how = {"unbuffered": unbuffered}

@@ -1,5 +1,6 @@
 """Every way a command can end: one line, one status, and nothing left half done."""
 
+import json
 import os
 import re
 import signal
@@ -94,6 +95,25 @@ def test_long_names_are_cut_in_titles_only(here):
     assert result.exit_code == 0, result.output
     assert "nnn…nnn" in result.stdout
     assert LONG in (here / "kofn-select" / "selection.json").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, names are Unicode")
+@pytest.mark.parametrize("command", READERS)
+def test_names_may_have_any_bytes(here, command):
+    """JSON has an escape for them, a picture a box."""
+    name = os.fsdecode(b"in\xff\xe6\x95\xb0\n")
+    if command == "apply":
+        np.save("x.npy", np.eye(3))
+        os.rename("x.npy", name)
+    else:
+        os.rename("data.csv" if command == "select" else "x.csv", name)
+    arguments = [part.replace("FILE", name) for part in READERS[command]]
+    few = ["--splits", 1, "--steps", 1] if command == "select" else []
+    result = run(*arguments, *few, "--out", f"{name}out", "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    found = json.loads(result.stdout)
+    assert name in (found.get("scores"), found.get("table"))
+    assert os.path.exists(f"{name}out")
 
 
 def test_a_table_from_a_pipe_is_read_once(here):
@@ -279,6 +299,8 @@ def shell(line, **more):
         ("KOFN --help >&-", 2, "standard output is closed"),
         ("KOFN apply -k 1 <&-", 2, "no scores: standard input is closed"),
         ("KOFN apply none -k 1 2>&-", 2, ""),
+        ("KOFN apply none -k 1 2> /dev/full", 2, ""),
+        ("KOFN 2> /dev/full", 2, ""),
     ],
 )
 def test_streams_that_are_full_or_closed(here, line, status, words):

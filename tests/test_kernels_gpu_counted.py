@@ -51,3 +51,14 @@ def test_a_map_is_one_launch_forward_and_one_backward():
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines_of_the_page()}
     for name in ("soft_topk", "softmax", "sparsemax", "entmax"):
         assert cells[name][2].strip() == cells[name][5].strip() == "1 (1)"
+
+
+def test_the_page_has_the_times_that_are_kept():
+    """`python -m benchmarks.gpu.published --write` writes them, and README's part of the table."""
+    from benchmarks.gpu import published
+
+    for page, text in published.pages().items():
+        found = page.read_text(encoding="utf-8")
+        assert published.BEGIN in found
+        assert text == found
+    assert len(list(published.roads())) == len(published.ROADS) + 2

@@ -135,7 +135,7 @@ def test_headers_of_every_system_tell_the_size(tmp_path, made):
     data, path = made(), tmp_path / "library"
     path.write_bytes(data)
     whole.check(path)
-    for size in (0, 1, 3, 30, 70, 100, 150, len(data) // 3):
+    for size in (0, 1, 3, 4, 5, 30, 70, 100, 150, len(data) // 3):
         path.write_bytes(data[:size])
         with pytest.raises(OSError, match=f"is cut: it has {size} of "):
             whole.check(path)

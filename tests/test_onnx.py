@@ -298,6 +298,21 @@ class ByNumPy:
         return np.min(x, tuple(axes), keepdims=bool(keepdims))
 
 
+@pytest.mark.parametrize(
+    "link",
+    [link if link == "entmax" else pytest.param(link, marks=pytest.mark.full) for link in LINKS],
+)
+def test_hard_choices_of_float64_scores(link):
+    """Their Newton steps meet numbers beyond float32's: PyTorch's fillers made them infinite."""
+    x = torch.tensor([[0.3, -2.9, -torch.inf], [0.3, 0.2, 0.1]], dtype=torch.float64)
+
+    def function(x):
+        return kofn.soft_topk(x, 1, link=link, temperature=0.5)
+
+    (found,) = run(exported(function, x), x)
+    assert torch.allclose(torch.tensor(found), function(x), atol=2e-6, rtol=0)
+
+
 @pytest.mark.full
 def test_models_of_float64_scores_are_valid_and_have_the_eager_answer():
     """With the row of scores of a knapsack that once spent 5 of 2."""

@@ -30,7 +30,21 @@ def one_alpha(call):
 
 # A RunningMean says by itself that nothing may trace it.
 SERVED = [c for c in CALLS if "torch" in c.frameworks and "RunningMean" not in c.name]
-REFUSED = [call for call in SERVED if without_onnx(call.public)]
+MEET = {
+    **dict.fromkeys(
+        (f"kofn.RelaxedOneHot{name}" for name in ("", ".expand", ".to_torch")),
+        "RelaxedOneHot.log_prob",
+    ),
+    "kofn.nn.TopKRouter[assignment]": "soft_assignment",
+}
+"""Calls that come by a refused function, and which."""
+
+
+def refused(call):
+    return MEET.get(call.name) or without_onnx(call.public)
+
+
+REFUSED = [call for call in SERVED if refused(call)]
 EXPORTED = [one_alpha(call) for call in SERVED if call not in REFUSED]
 PER_ROW = [call for call in SERVED if "alpha" in call.arrays and call not in REFUSED]
 
@@ -59,7 +73,8 @@ def weights_of_modules(monkeypatch):
     """First weights without a draw: a row of a module makes it, in the exported program too."""
 
     def spread(self, low=0.0, high=1.0, **_):
-        steps = torch.arange(self.numel(), dtype=self.dtype) * 0.618 % 1
+        # Scalars are float32 in an exported program, as this one is.
+        steps = torch.arange(self.numel(), dtype=self.dtype) * 0.6181640625 % 1
         return self.copy_(low + (high - low) * steps.reshape(self.shape))
 
     monkeypatch.setattr(torch.Tensor, "uniform_", spread)
@@ -119,7 +134,9 @@ def test_the_exported_function_has_the_eager_answer(call, dtype):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
         if not call.random:
-            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6)
+            # Weights are right to 2e-6, and what they multiply is of this size.
+            size = max(1.0, np.abs(theirs).max(initial=0.0)) if theirs.dtype.kind == "f" else 1.0
+            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6 * size)
     if call.random:  # each run draws anew: no sample is a constant of the program
         assert any(any((a != b).any() for a, b in zip(answers, o, strict=True)) for o in others)
 
@@ -132,7 +149,7 @@ def test_the_exported_function_has_the_eager_answer(call, dtype):
 def test_the_export_of_what_is_refused_names_it(call):
     with surroundings(call), pytest.raises(torch.onnx.OnnxExporterError) as raised:
         exported(Of(call, "float32"))
-    name = re.escape(without_onnx(call.public))
+    name = re.escape(refused(call))
     if "temperature_for" in name:  # the operator says it
         wanted = "temperature_for .* has no ONNX translation"
     else:

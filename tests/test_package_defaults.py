@@ -275,10 +275,11 @@ def test_answers_do_not_depend_on_a_default(name):
         assert len(found) == len(wanted)
         # A schedule has the default dtype for whole steps, if it is wide.
         counted = default == "float64" and name in OTHERS
-        # Bits of products of matrices depend on where these lie in memory.
+        # Bits of products of matrices depend on where these lie in memory: of two runs without a
+        # default as well, by up to 1.5e-8.
         trained = "SoftTopKSelector" in name
         for one, other in zip(found, wanted, strict=True):
-            _check_same(one, other, default, 1e-6 if counted or trained else 0.0)
+            _check_same(one, other, default, 1e-6 if counted else 1e-7 if trained else 0.0)
 
 
 def _check_same(one, other, default, tolerance):

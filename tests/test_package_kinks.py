@@ -14,7 +14,7 @@ import torch
 import kofn
 from calls import CALLS as EVERY
 from calls import Call, surroundings
-from kinks import kinks, wrong_at
+from kinks import InJax, kinks, wrong_at
 from support import BOUNDED, LINKS
 
 NO_SLOPE = {
@@ -73,6 +73,28 @@ def test_with_every_link_along_every_direction(call, link):
     with surroundings(call):
         for place, changed in kinks(call):
             wrong += wrong_at(call, place, changed, link=link)
+    assert not wrong, "\n".join(wrong)
+
+
+OF_JAX = [call for call in CALLS if "jax" in call.frameworks]
+SOME_OF_JAX = ("kofn.soft_topk", "kofn.sparsemax", "kofn.quantile")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        each if each.name in SOME_OF_JAX else pytest.param(each, marks=pytest.mark.full)
+        for each in OF_JAX
+    ],
+    ids=lambda call: call.name,
+)
+def test_derivatives_of_jax_at_kinks_are_those_of_a_side(call):
+    """With a bounded link, where there is one; the ordinary run takes a few functions."""
+    links = [link for link in links_of(call) if link in BOUNDED] or [IN_TURN[call.name]]
+    wrong = []
+    with surroundings(call):
+        for place, changed in kinks(call):
+            wrong += wrong_at(call, place, changed, link=links[0], of=InJax)
     assert not wrong, "\n".join(wrong)
 
 

@@ -17,9 +17,11 @@ import sys
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import contextlib
+import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -31,7 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.gpu.functions import FUNCTIONS, Draw, Function
 
 ROWS, LENGTH = 1024, 64
-PAGE = Path(__file__).parents[2] / "docs" / "platforms.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "platforms.md"
 BEGIN, END = "<!-- launches: python -m benchmarks.gpu.counted --write -->", "<!-- /launches -->"
 
 MEMORY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach",
@@ -240,9 +243,18 @@ def lines(names: list[str] | None = None, rows: int = ROWS) -> Iterator[Line]:
 
 SCORES = ROWS * LENGTH * 4
 HEAD = (
-    "| Function | launches forward | bytes | waits | backward | bytes | waits | at most |",
-    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    "| Function | launches forward | bytes | waits | backward | bytes | waits | at most | µs "
+    "| in a graph |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
 )
+RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
+
+
+@lru_cache
+def measured() -> dict[str, dict[str, Any]]:
+    """Return what `make gpu` measured of each function, from what is kept of it."""
+    times = json.loads(RESULTS.read_text(encoding="utf-8"))["times"]
+    return {one["function"]: one for one in times if one.get("seconds") and "function" in one}
 
 
 def row_of(line: Line) -> str:
@@ -253,7 +265,10 @@ def row_of(line: Line) -> str:
         return f" {one.launches:,}{kernels} | {one.bytes / SCORES:,.0f} | {one.waits or ''} |"
 
     most = f"{line.function.most}" if line.function.most else ""
-    return f"| {line.function.name} |{cells(line.forward)}{cells(line.backward)} {most} |"
+    times = measured().get(line.function.name, {"seconds": {}})
+    taken = (times["seconds"].get("forward"), times.get("replayed"))
+    both = " | ".join("" if one is None else f"{1e6 * one:,.0f}" for one in taken)
+    return f"| {line.function.name} |{cells(line.forward)}{cells(line.backward)} {most} | {both} |"
 
 
 def table() -> str:

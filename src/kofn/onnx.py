@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional, Protocol
 import torch
 
 try:
+    import onnx
     from onnxscript import opset18
 
     if not TYPE_CHECKING:  # onnxscript has no types that a checker knows
@@ -33,12 +34,7 @@ from kofn.links.link import by_id
 from kofn.metrics import torch_temperature as torch_temperature
 
 if TYPE_CHECKING:
-
-    class TensorType:
-        """What an operator of ONNX takes and gives."""
-
-        dtype: Any
-
+    TensorType = Any  # what an operator of ONNX takes and gives
 
 __all__ = ["translations"]
 
@@ -87,6 +83,9 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         OPERATORS.temperature.default: _temperature,
         torch.ops.aten.sort.stable: _sort,
         torch.ops.aten.where.self: _where,
+        torch.ops.aten.full.default: _full,
+        torch.ops.aten.new_full.default: _new_full,
+        torch.ops.aten.scalar_tensor.default: _scalar_tensor,
         torch.ops.aten.frexp.Tensor: _frexp,
         torch.ops.aten.atan.default: _atan,
         torch.ops.aten.erfc.default: _erfc,
@@ -243,6 +242,34 @@ def _where(condition: TensorType, self: TensorType, other: TensorType) -> Tensor
     return op.Where(condition, self, other)
 
 
+def _full(
+    size: TensorType, fill_value: float, *, dtype: int = 1, layout: str = "", device: str = "",
+    pin_memory: bool = False,
+) -> TensorType:  # fmt: skip
+    """Return a number in a shape; PyTorch's translation makes a float32 of it, ∞ beyond 1e38."""
+    return op.Expand(_number(fill_value, dtype), op.Cast(size, to=7))
+
+
+def _new_full(
+    self: TensorType, size: TensorType, fill_value: float, *, dtype: int = -1, layout: str = "",
+    device: str = "", pin_memory: bool = False,
+) -> TensorType:  # fmt: skip
+    number = _like(self, fill_value) if dtype == -1 else _number(fill_value, dtype)
+    return op.Expand(number, op.Cast(size, to=7))
+
+
+def _scalar_tensor(
+    s: float, *, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False
+) -> TensorType:
+    return _number(s, dtype)
+
+
+def _number(value: float, dtype: int = 11) -> TensorType:
+    """Return a number as a float64, or a cast of that."""
+    constant = op.Constant(value=onnx.helper.make_tensor("number", 11, [], [value]))
+    return constant if dtype == 11 else op.Cast(constant, to=dtype)
+
+
 def _frexp(self: TensorType) -> Sequence[Any]:
     """Return m in [½, 1), with the sign of x, and e, so that x = m·2^e; x and 0 of 0, ±inf, NaN."""
     size = op.Abs(self)
@@ -369,4 +396,4 @@ def _wide(per_row: Any) -> TensorType:
 
 
 def _like(x: Any, value: float) -> TensorType:
-    return op.CastLike(op.Constant(value_float=value), x)
+    return op.CastLike(_number(value), x)

@@ -95,7 +95,7 @@ def form(
 
 
 RIGHT = (
-    form("weak type", weak, FLOAT + INTEGER),
+    form("weak type", weak, FLOAT + INTEGER, dtype="float64"),  # as that of a Python float
     form("committed", committed),
     form("on a mesh", placed, of=not_of_processes),
     form("NumPy beside JAX", np.asarray, of=beside, refused=surrogate),

@@ -88,7 +88,7 @@ def may_learn(operation: Operation, rows: Any) -> bool:
     if not is_torch(x):
         return framework(x) == "jax"
     state = of_torch.state
-    known = state.is_eager(x) or state.is_compiled() or state.is_sharded(x)
+    known = state.is_eager(x) or state.is_compiled() or of_torch.dtensors.has_whole_rows(x)
     return not known or _is_learned(operation, rows)
 
 

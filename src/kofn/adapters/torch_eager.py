@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from kofn.adapters import array_code
-from kofn.arrays.torch.state import is_eager, is_sharded
+from kofn.arrays.torch.dtensors import has_whole_rows
+from kofn.arrays.torch.state import is_eager
 from kofn.operations.operation import Operation
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class _Recorded(torch.autograd.Function):
         operation = call.operation
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
         # Whether the way back is to be differentiated, or transformed: then it is array code.
-        again = torch.is_grad_enabled() or not (is_eager(cotangent) or is_sharded(cotangent))
+        again = torch.is_grad_enabled() or not (is_eager(cotangent) or has_whole_rows(cotangent))
         if count == 1 and operation.is_direct and not again:  # most calls, of which some are short
             found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
             return None, found[0] if type(found) is tuple else found
@@ -116,7 +117,7 @@ class _Onward(torch.autograd.Function):
         for way, each in ((operation.back[0], cotangent), (operation.onward, onward)):
             if each is None or way is None:
                 continue
-            again = torch.is_grad_enabled() or not (is_eager(each) or is_sharded(each))
+            again = torch.is_grad_enabled() or not (is_eager(each) or has_whole_rows(each))
             known["cotangent"], known["dtype"] = each, each.dtype if again else dtype
             in_x = run(way, backend, rows, *[known[name] for name in way.own])
             in_x = in_x[0] if type(in_x) is tuple else in_x

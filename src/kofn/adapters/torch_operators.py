@@ -15,8 +15,9 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.adapters.torch_segments import OF_SEGMENTS
+from kofn.arrays.torch.dtensors import has_whole_rows
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
-from kofn.arrays.torch.state import constant_result, is_compiled, is_sharded
+from kofn.arrays.torch.state import constant_result, is_compiled
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.operations import each_alpha
@@ -211,7 +212,7 @@ def serving(operation: Operation, rows: Any, x: Tensor) -> tuple[Operation, Any]
 
     The rows are those of a function that is compiled, or DTensors.
     """
-    if not (is_compiled() or is_sharded(x)):
+    if not (is_compiled() or has_whole_rows(x)):
         return operation, None
     if not _is_dense(rows):
         if operation.name not in OF_SEGMENTS or x.device.type != "cpu":

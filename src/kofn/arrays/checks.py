@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework
 from kofn.arrays.unfit import refuse_unfit
 
@@ -225,7 +226,7 @@ def check_rng(rng: Any, like: Array) -> Any:
         TypeError: a JAX array without a key, a generator of another framework, or a DTensor.
     """
     kind = str(framework(like))
-    if hasattr(like, "device_mesh"):
+    if is_dtensor(like):
         raise TypeError(
             "kofn cannot sample from a DTensor: processes with different generators would draw "
             "different copies of one sample; sample from its full_tensor(), with generators in "

@@ -7,7 +7,15 @@ from typing import Any, Generic, NamedTuple
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
-from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of, quiet_for
+from kofn.arrays.dtensor import is_dtensor
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    contiguous,
+    move_axis,
+    namespace_of,
+    quiet_for,
+)
 from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 
@@ -45,7 +53,7 @@ class Form(NamedTuple, Generic[KindT]):
         """Return `values` with `dim` last and contiguous."""
         values = values if self.dim == -1 else move_axis(values, self.dim, -1)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
-            if hasattr(values, "device_mesh"):
+            if is_dtensor(values):
                 values = whole_rows(values)
             return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
@@ -75,7 +83,7 @@ class Form(NamedTuple, Generic[KindT]):
         if self.shape[self.dim] == 0:
             values = values[..., :0]
         if self.cut:
-            values = of_torch.state.with_cut_rows(values, self.cut)  # type: ignore[arg-type]
+            values = of_torch.dtensors.with_cut_rows(values, self.cut)  # type: ignore[arg-type]
         found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
         return found  # of the kind of the caller's array
 
@@ -89,6 +97,6 @@ def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = Fal
     kind, dtype_name = check_scores(scores, name, integers)
     dim = check_dim(dim, scores.ndim)
     cut = ()
-    if hasattr(scores, "device_mesh"):
-        cut = of_torch.state.rows_are_cut(scores, dim)  # type: ignore[arg-type, assignment]
+    if is_dtensor(scores):
+        cut = of_torch.dtensors.rows_are_cut(scores, dim)  # type: ignore[arg-type, assignment]
     return Form(kind, scores.dtype, dtype_name, scores.shape, dim, cut)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kofn.arrays import torch as of_torch
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -41,9 +42,9 @@ def constant(like: ArrayT, values: np.ndarray) -> ArrayT:
 
 def whole_rows(x: ArrayT, dim: int = -1) -> ArrayT:
     """Return `x`; a DTensor without a cut along `dim`."""
-    if not hasattr(x, "device_mesh"):
+    if not is_dtensor(x):
         return x
-    return of_torch.state.with_whole_rows(x, dim)  # type: ignore[arg-type, return-value]  # of torch
+    return of_torch.dtensors.with_whole_rows(x, dim)  # type: ignore[arg-type, return-value]  # of torch
 
 
 def with_undivided_rows(x: ArrayT) -> ArrayT:

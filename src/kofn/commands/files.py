@@ -231,10 +231,12 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
         raise InputError(f"--out {out} is a file; a directory is needed")
     for path in (out / name for name in names):
         found = _about(path)
-        if found is not None and not force:
-            raise InputError(f"{path} exists; add --force to overwrite it, or change --out")
         if found is not None and stat.S_ISDIR(found.st_mode):
             raise InputError(f"{path} is a directory; move it away, or change --out")
+        if os.path.exists(path) and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path} is no file, but a device or a pipe; change --out")
+        if found is not None and not force:
+            raise InputError(f"{path} exists; add --force to overwrite it, or change --out")
     parent = out
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent

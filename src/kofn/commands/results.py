@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import warnings
 from statistics import fmean, stdev
 from typing import Any
 
@@ -25,7 +26,8 @@ def json_bytes(result: dict[str, Any], *, allow_nan: bool = False) -> bytes:
     """Return kofn's version and `result` as indented UTF-8 JSON."""
     whole = {"kofn": kofn.__version__, **result}
     text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=allow_nan)
-    return (text + "\n").encode()
+    # A byte of a name that is not UTF-8 is half of a pair; JSON has an escape for it.
+    return (text + "\n").encode(errors="backslashreplace")
 
 
 def spread(values: list[float]) -> tuple[float, float]:
@@ -111,11 +113,14 @@ def picture(width: float, height: float, *layout: int, dpi: int = 150, **more: A
 
 def entitled(figure: Any, title: str) -> None:
     """Set a figure's title; escape dollar signs, which start formulas."""
-    figure.suptitle(title.replace("$", r"\$"), color=INK)
+    drawable = title.encode(errors="replace").decode()  # a name may have bytes that are not UTF-8
+    figure.suptitle(drawable.replace("$", r"\$"), color=INK)
 
 
 def png(figure: Any) -> bytes:
     """Return a figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the font lacks: it shows a box
+        figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
     return buffer.getvalue()

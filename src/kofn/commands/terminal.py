@@ -97,10 +97,10 @@ def status_of(work: Callable[[], object]) -> int:
         left = str(stop) or ("" if len(_files.WRITTEN) > written else "nothing was written")
         status = TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
         if _files.OUTPUT in _files.WRITTEN[written:]:
-            _discard_output()  # its reader may read no more
+            _discard(sys.stdout)  # its reader may read no more
         return _say(f"{what}; {left}" if left else what, status)
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
-        _discard_output()
+        _discard(sys.stdout)
         return FAILED
     except MemoryError as error:
         return _say_memory(error)
@@ -271,16 +271,22 @@ def _whole(stream: Any) -> Any:
 
 
 def _say(message: str, status: int) -> int:
-    with contextlib.suppress(OSError):
-        typer.echo(f"kofn: {' '.join(message.split())}", err=True)
+    return _tell(f"kofn: {' '.join(message.split())}", status)
+
+
+def _tell(text: str, status: int) -> int:
+    try:
+        typer.echo(text, err=True)
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
     return status
 
 
 def _say_usage(error: Any) -> int:
     message = error.format_message()
     if "\n" in message:  # a group called without a subcommand: the message is its help text
-        typer.echo(message, err=True)
-        return REFUSED
+        return _tell(message, REFUSED)
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context else ""
     return _say(f"{message.rstrip('.')}{hint}", REFUSED)
@@ -297,11 +303,11 @@ def _say_system(error: OSError) -> int:
         return _say(f"{_files.shortened(os.fsdecode(error.filename))}: {reason}", FAILED)
     if error.errno not in OF_OUTPUT:  # those of writing to a stream carry no file name
         return _say(reason, FAILED)
-    _discard_output()
+    _discard(sys.stdout)
     return _say(f"cannot write to standard output: {reason}", FAILED)
 
 
-def _discard_output() -> None:
-    """Discard buffered output, which would raise an error when Python exits."""
+def _discard(stream: Any) -> None:
+    """Discard what a stream holds, which would raise an error when Python exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count, check_flag
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -138,7 +139,7 @@ def quantile(
     layout, rows, playing = parts.layout, parts.rows, parts.playing
     with layout.checking():
         keepdim, ignore_nan = check_flag("keepdim", keepdim), check_flag("ignore_nan", ignore_nan)
-        if hasattr(q, "device_mesh"):
+        if is_dtensor(q):
             raise TypeError(
                 "q must be a number or a plain tensor, as in each process; got a DTensor"
             )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
-from kofn.arrays.kinds import framework, is_jax
+from kofn.arrays.dtensor import is_dtensor
+from kofn.arrays.kinds import framework, is_jax, quiet_for
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas.answers import require_integral
@@ -38,14 +39,15 @@ class Map(NamedTuple):
 
 
 def outside_of_graphs(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Make a function that torch.compile leaves out of its graphs."""
+    """Make a function that torch.compile leaves out of its graphs, and that JAX's rules suit."""
 
     @wraps(function)
     def called(*arguments: Any, **others: Any) -> Answer:
         refuse("distributed.*")
         torch = sys.modules.get("torch")
         if torch is None or not torch.compiler.is_compiling():
-            return function(*arguments, **others)
+            with quiet_for("jax" if any(map(is_jax, arguments)) else None):
+                return function(*arguments, **others)
         from kofn.arrays.torch.untraced import outside_of_graphs  # imports the compiler
 
         return outside_of_graphs(function, *arguments, **others)
@@ -124,7 +126,7 @@ def layout_of(
 
 def torch_layout_of(name: str, scores: Any, group: Any, dim: Any, of: Scores = SCORES) -> Layout:
     """Return how the rows of a shard or of a DTensor lie."""
-    if hasattr(scores, "device_mesh"):
+    if is_dtensor(scores):
         from kofn.distributed.on_mesh import OnMesh
 
         return OnMesh(name, scores, dim, group, of)

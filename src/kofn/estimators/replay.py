@@ -12,7 +12,7 @@ import numpy as np
 
 from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_shape
-from kofn.arrays.kinds import Array, is_torch, namespace, to_numpy
+from kofn.arrays.kinds import Array, is_torch, namespace, quiet, to_numpy
 from kofn.arrays.random import split_rng
 from kofn.distributions.base import Discrete
 from kofn.estimators.enumeration import exact as expectation
@@ -84,7 +84,8 @@ class Problem:
 
     def rows(self, count: int) -> Array:
         xp = namespace(self.logits)
-        return xp.broadcast_to(self.logits, (count, *self.shape)) + xp.zeros_like(self.logits)
+        with quiet(self.logits):
+            return xp.broadcast_to(self.logits, (count, *self.shape)) + xp.zeros_like(self.logits)
 
     def choices(self, most: int) -> Choices | None:
         """Return all choices; None if they cannot be enumerated or are too many."""

@@ -20,6 +20,7 @@ from kofn.arrays.kinds import (
     framework,
     most_precise_dtype,
     namespace,
+    quiet,
 )
 from kofn.arrays.tracing import is_known
 from kofn.arrays.typing import ArrayT
@@ -131,8 +132,9 @@ def surrogate(
             "values must have at least 1 sample on the first axis; "
             f"got the shape {tuple(values.shape)}"
         )
-    weight = _weight(values, baseline)
-    return mean(values + weight * (log_prob - stop_gradient(log_prob)))
+    with quiet(values):
+        weight = _weight(values, baseline)
+        return mean(values + weight * (log_prob - stop_gradient(log_prob)))
 
 
 def score_function(

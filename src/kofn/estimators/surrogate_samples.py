@@ -9,7 +9,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_integer, check_shape
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, namespace, quiet
 from kofn.arrays.random import split_rng
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.bernoulli import Bernoulli
@@ -43,7 +43,9 @@ def marginals_through(
         np.float64(2.0)
     """
     law = needs(choice, "straight_through", "sample", "marginals")
-    return law.sample(shape, rng) + moving(law.marginals())
+    sample, change = law.sample(shape, rng), moving(law.marginals())
+    with quiet(sample):
+        return sample + change
 
 
 def relaxed_through(
@@ -107,9 +109,10 @@ def gumbel_rao_through(
     repeated = xp.broadcast_to(sample, (draws, *sample.shape))
     noisy = stop_gradient(law.perturb_given(repeated, second))
     # What is masked is −inf here, and may be NaN in the logits.
-    change = xp.where(xp.isinf(noisy), 0.0, moving(cast(law.logits, noisy.dtype)))
-    relaxed = law.relax(noisy + change, temperature)
-    return sample + cast(moving(xp.mean(relaxed, axis=0)), sample.dtype)
+    with quiet(sample):
+        change = xp.where(xp.isinf(noisy), 0.0, moving(cast(law.logits, noisy.dtype)))
+        relaxed = law.relax(noisy + change, temperature)
+        return sample + cast(moving(xp.mean(relaxed, axis=0)), sample.dtype)
 
 
 def reinmax_through(
@@ -140,10 +143,11 @@ def reinmax_through(
         raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {name_of(choice)}")
     sample = choice.sample(shape, rng)
     logits = choice._settled()
-    p = stop_gradient(choice.relax(logits, 1.0))
-    half = (stop_gradient(choice.relax(logits, temperature)) + sample) / 2
-    slope = 2 * _tangent(choice, half, logits) - _tangent(choice, p, logits) / 2
-    return sample + cast(slope, sample.dtype)
+    with quiet(sample):
+        p = stop_gradient(choice.relax(logits, 1.0))
+        half = (stop_gradient(choice.relax(logits, temperature)) + sample) / 2
+        slope = 2 * _tangent(choice, half, logits) - _tangent(choice, p, logits) / 2
+        return sample + cast(slope, sample.dtype)
 
 
 def _tangent(choice: Categorical[Any] | Bernoulli[Any], weights: Array, logits: Array) -> Array:

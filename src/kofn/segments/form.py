@@ -11,6 +11,7 @@ import numpy as np
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_integer, check_same_kind, check_scores, refuse_divided
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -133,7 +134,7 @@ def form_of_segments(
     """
     refuse(*SEGMENTS)
     offsets = None
-    if hasattr(scores, "device_mesh"):
+    if is_dtensor(scores):
         raise TypeError(
             f"{of} is a DTensor, whose segments may lie in several processes; call the function "
             "on its full_tensor(), or on to_local() where every process has whole segments"

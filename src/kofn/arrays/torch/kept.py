@@ -42,8 +42,9 @@ def kept(like: Tensor, value: float) -> Tensor | None:
 def _made(known: float | str, value: float, like: Tensor) -> Tensor | None:
     """Keep a number, unless it would be lost with a graph, or waited for where that is an error."""
     cuda = torch.cuda
+    begun = cuda.is_initialized()  # type: ignore[no-untyped-call]
     if len(_KEPT) >= MOST or (
-        cuda.is_initialized() and (cuda.is_current_stream_capturing() or cuda.get_sync_debug_mode())
+        begun and (cuda.is_current_stream_capturing() or cuda.get_sync_debug_mode())
     ):
         return None
     at = math.nan if value != value else known, like.dtype, like.device

@@ -28,12 +28,12 @@ Answer = TypeVar("Answer")
 
 def placed_like(x: Tensor, values: Tensor) -> Tensor:
     """Return `values`, equal in every process, as a replicated DTensor if `x` is a DTensor."""
-    if type(x) in (Tensor, torch.nn.Parameter) or not hasattr(x, "device_mesh"):
+    mesh = None if type(x) in _ORDINARY else getattr(x, "device_mesh", None)
+    if mesh is None:
         return values
     from torch.distributed.tensor import DTensor, Replicate
 
-    whole = [Replicate()] * x.device_mesh.ndim
-    return DTensor.from_local(values, x.device_mesh, whole, run_check=False)
+    return DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def constant(like: Tensor, values: np.ndarray) -> Tensor:
@@ -93,42 +93,6 @@ def is_eager(x: Tensor) -> bool:
     )
 
 
-def is_sharded(x: Tensor) -> bool:
-    """Return whether `x` is a DTensor of whole rows that nothing traces or transforms."""
-    if _is_compiling() or not hasattr(x, "device_mesh") or not is_left_alone(x):
-        return False
-    last = x.ndim - 1
-    return not any(way.is_partial() or way.is_shard(last) for way in x.placements)  # type: ignore[attr-defined]
-
-
-def rows_are_cut(x: Tensor, dim: int) -> tuple[int, ...]:
-    """Return the dimensions of a DTensor's mesh over which its rows along `dim` are cut."""
-    ways = enumerate(x.placements)  # type: ignore[attr-defined]
-    return tuple(place for place, way in ways if way.is_shard(dim % x.ndim))
-
-
-def with_whole_rows(x: Tensor, dim: int = -1) -> Tensor:
-    """Return a DTensor with whole rows along `dim`, and nothing that waits for a sum.
-
-    PyTorch's functions along a cut dimension are not all right: `cumsum(-1)` sums each part alone,
-    a maximum loses the NaN of another process, and `any` as numbers counts processes.
-    """
-    from torch.distributed.tensor import Replicate
-
-    cut, old = rows_are_cut(x, dim), x.placements  # type: ignore[attr-defined]
-    ways = [Replicate() if i in cut or way.is_partial() else way for i, way in enumerate(old)]
-    return x if ways == list(old) else x.redistribute(placements=ways)  # type: ignore[attr-defined]
-
-
-def with_cut_rows(x: Tensor, cut: Sequence[int]) -> Tensor:
-    """Return a DTensor whose rows are cut again, over these dimensions of its mesh."""
-    from torch.distributed.tensor import Shard
-
-    placements = enumerate(x.placements)  # type: ignore[attr-defined]
-    ways = [Shard(x.ndim - 1) if place in cut else way for place, way in placements]
-    return x.redistribute(placements=ways)  # type: ignore[attr-defined]
-
-
 def greatest(x: Tensor) -> int | None:
     """Return the greatest of integers, −1 of none, or None where they cannot be read.
 
@@ -183,7 +147,8 @@ def in_onnx_export() -> bool:
 def is_captured(x: Tensor) -> bool:
     """Return whether operations on a tensor go into a CUDA graph, and nothing of it can be read."""
     cuda = torch.cuda
-    return x.is_cuda and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    begun = x.is_cuda and cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return begun and cuda.is_current_stream_capturing()
 
 
 def is_autocast(x: Tensor) -> bool:
@@ -204,7 +169,7 @@ def recording(function: Callable[..., Answer], *arguments: object) -> Answer:
     Another thread has it, but has a device and streams of its own until it is given these.
     """
     device, streams, cuda = 0, [], torch.cuda
-    if cuda.is_initialized():
+    if cuda.is_initialized():  # type: ignore[no-untyped-call]
         device = cuda.current_device()
         streams = [cuda.current_stream(each) for each in range(cuda.device_count())]
 

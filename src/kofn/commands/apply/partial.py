@@ -29,10 +29,8 @@ from kofn.commands.locks import NOFOLLOW
 
 BETWEEN_RECORDS = 5.0  # seconds
 VERSION = 2
-LONGEST = 1 << 20
-"""Bytes of a record, at most."""
-MARK = re.compile(rb'\s*(\{\}\s*$|\{"version": (\d+), |$)')
-"""How a record begins, be it damaged."""
+MARK = re.compile(rb'\{"version": (\d+), "asked": \{"scores": \[')
+"""How every version of kofn has begun a record. What begins otherwise may be somebody else's."""
 
 
 class Partial:
@@ -192,7 +190,7 @@ class Partial:
         return found
 
     def _version(self) -> int | None:
-        """Return the version of kofn's record, 0 if it is damaged, None if there is none.
+        """Return the version of kofn's record, None if there is none.
 
         Raises:
             InputError: there is a file that is no record.
@@ -202,9 +200,9 @@ class Partial:
         with contextlib.suppress(OSError):
             if _is_file(self.record_path):
                 with open(self.record_path, "rb") as file:
-                    found = MARK.match(file.read(LONGEST))
+                    found = MARK.match(file.read(64))
                 if found is not None:
-                    return int(found[2] or 0)
+                    return int(found[1])
         raise InputError(_foreign(self.record_path))
 
     def _opened(self) -> Any:

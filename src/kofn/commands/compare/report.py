@@ -162,11 +162,12 @@ def _draw_curves(axes: Axes, comparison: Comparison) -> None:
     """Draw curves over the temperature; a dot marks the temperature of the weights on the left."""
     for row, each in enumerate(comparison.maps):
         _, spread, slope = np.array(each.curve).T
-        slope = np.where(slope > 0, slope, np.nan)  # a logarithmic axis cannot show 0
         ink = colour(each, row)
-        axes.plot(spread, slope, color=ink, lw=2, solid_capstyle="round", label=each.name)
-        here = each.means["effective support"], each.means["slope"]
+        axes.plot(spread, _seen(slope), color=ink, lw=2, solid_capstyle="round", label=each.name)
+        here = each.means["effective support"], _seen(each.means["slope"])
         axes.plot(*here, "o", color=ink, ms=6, mec="white", mew=1, zorder=3)
+    if not any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
+        axes.set_ylim(1, 10)  # a logarithmic axis finds no ends for nothing
     axes.set(xscale="log", yscale="log")
     ticks = [t for t in np.geomspace(comparison.k, comparison.scores.shape[-1], 5) if t > 0]
     axes.set_xticks(ticks, [f"{t:.2g}" if t < 100 else f"{t:.0f}" for t in ticks])
@@ -186,6 +187,11 @@ def _draw_curves(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylabel("‖∂p/∂scores‖₂: smooth ↓  steep ↑", color=INK)
     axes.set_title("smoothness against sparsity, over T", loc="left", color=INK, weight="bold")
     axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _seen(slope: Any) -> Any:
+    """Return NaN for slopes that a logarithmic axis cannot show: 0, and where its ends overflow."""
+    return np.where((slope > 1e-150) & (slope < 1e150), slope, np.nan)
 
 
 def _k(comparison: Comparison) -> str:

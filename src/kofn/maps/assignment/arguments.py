@@ -18,6 +18,7 @@ from kofn.arrays.checks import (
     check_temperature,
     refuse_divided,
 )
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -64,8 +65,8 @@ def matrices(
     xp = namespace(x)
     if mask is not None:
         x = xp.where(adopt(check_mask(mask, scores), scores), x, -math.inf)
-    if is_sharded(x):
-        from kofn.arrays.torch.matrices import whole_matrices
+    if is_dtensor(x):
+        from kofn.arrays.torch.dtensors import whole_matrices
 
         x = whole_matrices(x)  # type: ignore[arg-type]  # of PyTorch
     *batch, m, n = shape
@@ -83,11 +84,6 @@ def matrices(
     if framework(alpha) is not None:
         alpha = _spread("alpha", alpha, tuple(batch), x, BATCH)[..., None]
     return _with_equal_sums(x, of_rows, of_columns, t, alpha, _tolerance(k, capacity))
-
-
-def is_sharded(x: Any) -> bool:
-    """Return whether x is a DTensor."""
-    return hasattr(x, "device_mesh")
 
 
 BATCH = "the batch shape (scores.shape[:-2])"

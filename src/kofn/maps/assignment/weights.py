@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
@@ -23,7 +24,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
-from kofn.maps.assignment.arguments import Matrices, is_sharded, matrices
+from kofn.maps.assignment.arguments import Matrices, matrices
 from kofn.maps.assignment.implicit import attached
 from kofn.maps.assignment.margins import Open, Settled, opened
 from kofn.maps.assignment.search import Prices, prices, spread_of
@@ -118,8 +119,8 @@ def soft_assignment(
         nothing: Any = cast(_empty(given), scores.dtype)
         return nothing
     found = cast(_called(_hard_weights if is_hard else _weights, given, link), scores.dtype)
-    if is_sharded(scores):
-        from kofn.arrays.torch.matrices import placed_as
+    if is_dtensor(scores):
+        from kofn.arrays.torch.dtensors import placed_as
 
         return placed_as(found, scores)
     return found
@@ -198,8 +199,8 @@ def _called(function: Any, given: Matrices, link: Link) -> Any:
     """Call a function of matrices, compiled as a whole for JAX, by process for DTensors."""
     number = link.alpha if isinstance(link.alpha, float) else None
     alpha = None if isinstance(link.alpha, float) else given.alpha
-    if is_sharded(given.x):
-        from kofn.arrays.torch.matrices import locally
+    if is_dtensor(given.x):
+        from kofn.arrays.torch.dtensors import locally
 
         return locally(lambda *own: _called(function, Matrices(*own), link), *given[:4], alpha)
     # NumPy has no arrays of one number, but scalars, which branches do not look at.

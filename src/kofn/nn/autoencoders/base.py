@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kofn.arrays import without_onnx
 from kofn.arrays.checks import check_integer
 from kofn.links import Link
 from kofn.nn.autoencoders.code import sizes_of
@@ -156,6 +157,7 @@ class Autoencoder(Reporting):
         """
         if self.running is None:
             raise ValueError(f"calibrate is for selection='batch'; got {self.selection!r}")
+        without_onnx.refuse("nn.TopKSAE.calibrate")
         check_integer("batch_size", batch_size, "an integer ≥ 1", 1)
         inputs = tokens_of(x, self.d_in)[slice(None) if mask is None else flat_mask(mask, x)]
         if x.numel() and not len(inputs):

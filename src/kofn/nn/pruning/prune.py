@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kofn.arrays.checks import check_choice
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
 from kofn.nn.pruning.amounts import kept_of, totals_of
@@ -21,7 +22,6 @@ from kofn.nn.pruning.targets import (
     CostFunction,
     Target,
     costs_of,
-    is_sharded,
     refuse_infinite,
     targets_of,
 )
@@ -184,7 +184,7 @@ def _way(
     model: nn.Module, targets: list[Target], layout: Layout, choice: str
 ) -> type[_Whole] | Shards:
     """Return how the model is pruned: `_Whole`, or `sharded.Shards` under fully_shard."""
-    if not any(is_sharded(target.weight) for target in targets):
+    if not any(is_dtensor(target.weight) for target in targets):
         return _Whole
     from kofn.nn.pruning import sharded  # it imports torch.distributed
 

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from kofn.arrays.dtensor import is_dtensor
 from kofn.nn.pruning.choosers import Clock, SharedRow
 from kofn.nn.pruning.layout import Blocks, Layout
 from kofn.nn.pruning.sharded_pruner import ShardedPruner
 from kofn.nn.pruning.sharded_weight import ShardedWeight, sharded_like
-from kofn.nn.pruning.targets import Target, is_sharded, reshard
+from kofn.nn.pruning.targets import Target, reshard
 from kofn.nn.pruning.weight import Chooser
 from kofn.streaming.tensors import Cost, Over
 
@@ -129,7 +130,7 @@ class _OfShards:
 
     def __call__(self, name: str, shard: Tensor) -> Tensor:
         found = self.function(name, sharded_like(shard, self.like))
-        if not is_sharded(found) or found.shape != self.like.shape:
+        if not is_dtensor(found) or found.shape != self.like.shape:
             raise ValueError(
                 f"scores(name, weight) must return a DTensor of the weight's shape, here "
                 f"{tuple(self.like.shape)} for {self.name}; got {type(found).__name__} of shape "
@@ -145,7 +146,7 @@ def _held(target: Target) -> DTensor:
 def _shard_of(values: Any, like: DTensor) -> Tensor:
     """Return this process's part of a DTensor, or of a tensor that every process has."""
     mesh = like.device_mesh
-    if not is_sharded(values):
+    if not is_dtensor(values):
         values = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
     found: Tensor = values.redistribute(mesh, like.placements).to_local()
     return found
@@ -154,7 +155,7 @@ def _shard_of(values: Any, like: DTensor) -> Tensor:
 def _check_one_mesh(targets: list[Target]) -> None:
     first = targets[0]
     for target in targets:
-        if not is_sharded(target.weight):
+        if not is_dtensor(target.weight):
             raise ValueError(
                 f"{target.name} is whole in every process and other weights are sharded; call "
                 "fully_shard for the whole model before nn.prune, or exclude one kind"

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from kofn.arrays.dtensor import is_dtensor
 from kofn.nn.pruning.layout import Layout
-from kofn.nn.pruning.targets import Target, is_sharded
+from kofn.nn.pruning.targets import Target
 from kofn.nn.pruning.weight import Measure, PrunedWeight
 from kofn.streaming.tensors import Cost, wide
 
@@ -65,7 +66,7 @@ class ShardedWeight(PrunedWeight):
 
     def spread(self, mask: Tensor) -> Tensor:
         """Return flags of this shard, one per weight."""
-        return super().spread(local(mask) if is_sharded(mask) else mask)
+        return super().spread(local(mask) if is_dtensor(mask) else mask)
 
     def shown(self, mask: Tensor) -> Tensor:
         """Return the mask as a DTensor, with a flag per weight."""
@@ -89,7 +90,7 @@ class ShardedWeight(PrunedWeight):
     def attach(self) -> None:
         """Have fully_shard gather the masked shard, also if it has replaced the parameter."""
         now: Any = self.target.module._parameters["weight"]
-        if now is not None and is_sharded(now) and now is not self.held:
+        if now is not None and is_dtensor(now) and now is not self.held:
             self._held, self.hook = [now], None
         shard = self.held._local_tensor  # what fully_shard looks at; to_local() is another object
         if not hasattr(shard, "fsdp_pre_all_gather"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from kofn.arrays.checks import shown
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.torch.private import is_mapped
 from kofn.streaming.tensors import Cost, Over
 
@@ -118,13 +119,6 @@ def refuse_infinite(names: list[str], tensors: list[Tensor], over: Over) -> None
             raise ValueError(f"{name} must be finite; {where}")
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is a DTensor, such as fully_shard makes."""
-    if type(tensor) is nn.Parameter or type(tensor) is Tensor:
-        return False
-    return "DTensor" in {kind.__name__ for kind in type(tensor).__mro__}
-
-
 def refuse_mapped(tensors: Iterable[Tensor]) -> None:
     """Refuse torch.func.vmap over what has to be read as numbers."""
     if any(map(is_mapped, tensors)):
@@ -136,7 +130,7 @@ def refuse_mapped(tensors: Iterable[Tensor]) -> None:
 
 def refuse_sharded(name: str, tensor: Tensor) -> None:
     """Raise for a parameter that was sharded after nn.prune."""
-    if is_sharded(tensor):
+    if is_dtensor(tensor):
         raise TypeError(
             f"{name} is sharded over processes (a DTensor); call fully_shard before nn.prune, or "
             "finalize() before fully_shard"
@@ -178,7 +172,7 @@ def _checked(target: Target, given: Any) -> Cost:
             )
         ends = (given.min(), given.max())
         low, high = (
-            float(each.full_tensor() if is_sharded(each) else each)  # type: ignore[attr-defined]
+            float(each.full_tensor() if is_dtensor(each) else each)  # type: ignore[attr-defined]
             for each in ends
         )
         cost = given.detach().to(target.weight.device, copy=True)

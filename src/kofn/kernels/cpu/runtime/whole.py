@@ -30,9 +30,9 @@ def _promised(file: BinaryIO) -> int:
         if head.startswith(magic):
             try:
                 return size_of(head)
-            except struct.error:  # the headers themselves are cut
+            except (struct.error, IndexError):  # the headers themselves are cut
                 return HEAD
-    return HEAD if len(head) < 4 else 0
+    return HEAD if len(head) < 5 else 0
 
 
 def _of_elf(head: bytes) -> int:

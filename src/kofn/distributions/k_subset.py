@@ -26,6 +26,7 @@ from kofn.arrays.kinds import (
     as_array,
     cast,
     dtype_name,
+    epsilon,
     framework,
     most_precise_dtype,
     quiet,
@@ -125,7 +126,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         refuse("KSubset.from_marginals")
         form = form_of(pi, dim, "pi")
         xp, dim = form.xp, form.dim
-        eps = float(xp.finfo(pi.dtype).eps)
+        eps = epsilon(pi)
         with form.quiet():
             target = cast(stop_gradient(pi), most_precise_dtype(pi))
             total = xp.sum(target, axis=dim)

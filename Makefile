@@ -35,8 +35,9 @@ SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_for
 	tests/test_formulas_gradients.py
 
 # For `make gpu`: where it writes, and what it needs beside PyTorch, Triton and NumPy. All of it is Python alone.
-OUT ?= benchmarks/results
 DEVICE ?= cuda
+# A rehearsal must not write over what a GPU has said.
+OUT ?= $(if $(filter cpu,$(DEVICE)),build/gpu-rehearsal,benchmarks/results)
 GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 

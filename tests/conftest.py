@@ -68,8 +68,7 @@ def reference(monkeypatch):
 @pytest.fixture
 def kernels_alone(monkeypatch):
     """Call it, and no kernel may leave a row to array code from then on."""
-    from kofn.operations import topk
-    from kofn.threshold import by_kernel
+    from kofn.operations import by_kernel, topk
 
     def call():
         for module in (topk, by_kernel):

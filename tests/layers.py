@@ -12,7 +12,6 @@ FLOORS = (
     ("solver", "kernels"),
     ("inputs",),
     ("segments", "shards"),
-    ("threshold",),
     ("formulas",),
     ("operations",),
     ("adapters",),

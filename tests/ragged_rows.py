@@ -6,8 +6,12 @@ import numpy as np
 
 import support
 from kofn import links
+from kofn.arrays.autodiff import stop_gradient
+from kofn.formulas import answers
 from kofn.inputs.given import Given
 from kofn.links import table
+from kofn.solver import price, threshold
+from kofn.solver.reductions import DENSE
 from support import CAUCHY, Segments
 
 INF, NAN = math.inf, math.nan
@@ -109,3 +113,19 @@ def check(got, wanted, tolerance):
     with np.errstate(invalid="ignore"):
         wrong = ~same & ~(np.abs(got - wanted) <= tolerance * (1 + np.abs(wanted)))
     assert not np.any(wrong), (np.flatnonzero(wrong), got[wrong], wanted[wrong])
+
+
+WITHOUT_THETA = answers.softmax, answers.log_softmax
+
+
+def at_theta(rows, *own, answer, over=DENSE):
+    """A function of settled rows at the θ that the solver finds."""
+    if answer in WITHOUT_THETA:
+        return answer(rows, *own, over=over)
+    link = rows.link.map_alpha(stop_gradient)
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    if rows.costs is None:
+        found = threshold.solve(x, k, t, link, over)
+    else:
+        found = price.solve(x, stop_gradient(rows.costs), k, t, link, over)
+    return answer(rows, *own, over=over, found=found)

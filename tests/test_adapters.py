@@ -18,7 +18,7 @@ from torch.distributed.tensor.experimental import register_sharding
 import kofn
 from kofn import links, losses
 from kofn.adapters import route
-from kofn.adapters.torch_operators import REGISTERED, register
+from kofn.adapters.torch.operators import REGISTERED, register
 from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
 from kofn.inputs.given import given
@@ -333,8 +333,8 @@ def test_the_page_has_the_table_that_the_declarations_make():
     assert script.page_with_table() == page, "run: python docs/table_of_kernels.py --write"
 
 
-def weighted(rows, a, over=DENSE, found=None):
-    return over.sum(answers.weights(rows, over, found) * a)
+def weighted(rows, a, over=DENSE, *, found):
+    return over.sum(answers.weights(rows, over, found=found) * a)
 
 
 def weighted_by_kernel(backend, given, a):
@@ -387,7 +387,7 @@ def toy(x, a, k, t, over=None):
 def toy_operators():
     register(TOY)
     with sharded():  # DTensor's part of PyTorch is loaded
-        from kofn.adapters.torch_sharding import rule_of
+        from kofn.adapters.torch.sharding import rule_of
 
         for operation in (TOY, TOY.back[0]):
             operator = getattr(torch.ops.kofn, operation.name).default

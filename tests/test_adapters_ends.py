@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kofn.adapters import shard_knapsack_choice
-from kofn.shards import choice
+from kofn.adapters.shards import choice
+from kofn.adapters.shards import knapsack_choice as shard_knapsack_choice
 from kofn.shards import keys as search
 
 

@@ -76,7 +76,7 @@ def test_a_program_for_devices_that_are_not_here_gets_array_code():
 
 
 def test_without_numba_the_array_code_serves(monkeypatch):
-    from kofn.threshold import jax_operators
+    from kofn.adapters.jax import operators as jax_operators
 
     monkeypatch.setattr(jax_operators, "_native", lambda: None)
     x = jnp.asarray(numbers(3, 5))
@@ -219,7 +219,7 @@ def test_several_threads_of_one_call_and_several_calls():
 
 
 def test_a_failure_of_the_reference_is_an_error(monkeypatch, capfd):
-    from kofn.threshold import jax_repair
+    from kofn.adapters.jax import repair as jax_repair
 
     def fail(*arguments, **settings):
         raise RuntimeError("on purpose")

@@ -207,7 +207,7 @@ LOAD = """
     module = torch.jit.load({path!r})
     x = torch.arange(20.0).reshape(5, 4).sin()
     torch.save(module(x), {answer!r})
-    operator = kofn.threshold.torch_operator.threshold
+    operator = kofn.adapters.torch.threshold.threshold
     assert isinstance(operator, torch._library.custom_ops.CustomOpDef)
 """
 

@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 import kofn
 from kofn import losses
-from kofn.adapters import route, torch_eager
+from kofn.adapters import route
+from kofn.adapters.torch import eager as torch_eager
 from kofn.operations import signatures
 from kofn.operations.operation import Operation
 

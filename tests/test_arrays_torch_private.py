@@ -107,7 +107,7 @@ def test_without_them_operators_have_their_derivatives_still():
 CONSTANTS = """
     import sys
     import torch
-    from kofn.adapters import torch_operators
+    from kofn.adapters.torch import operators as torch_operators
 
     marked = []
     torch.compiler.assume_constant_result = lambda function: marked.append(function)

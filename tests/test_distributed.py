@@ -363,7 +363,7 @@ def sums_of_parts():
 
 def an_operation_of_ones_own():
     """One that is declared by its array code alone: the variance of the weights, Σ p(1 − p)."""
-    from kofn.adapters.torch_shards import answer
+    from kofn.adapters.shards.answers import answer
     from kofn.formulas import answers
     from kofn.operations.operation import Operation
     from kofn.operations.signatures import ROWS
@@ -371,8 +371,8 @@ def an_operation_of_ones_own():
     from kofn.shards.ranks import ranks_of
     from kofn.shards.reductions import GroupRows
 
-    def variance(rows, over, found=None):
-        p = answers.weights(rows, over, found)
+    def variance(rows, over, found):
+        p = answers.weights(rows, over, found=found)
         return over.sum(p * (1 - p))
 
     takes = "x n, k #, t #, link"

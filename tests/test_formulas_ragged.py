@@ -11,10 +11,10 @@ from torch.autograd import gradgradcheck
 
 from kofn import links
 from kofn.formulas import answers, implicit
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import with_costs
 from kofn.inputs.settled import rows_of
-from kofn.threshold.compiled import evaluate
-from ragged_rows import HARD, INF, LINKS, TAME, Ragged, check, rows_for
+from ragged_rows import HARD, INF, LINKS, TAME, Ragged, at_theta, check, rows_for
 from support import Framework, Segments, with_gradients
 
 
@@ -25,7 +25,7 @@ def answer_of(ragged, function, dense, *arguments):
         target = np.where(scores == INF, 1.0, np.where(scores == -INF, 0.0, 0.3))
         extra = (ragged.entries(target, dense),)
     over = {} if dense else {"over": ragged.over}
-    return evaluate(function, rows_of(given, **over), *extra, **over)
+    return evaluate(at_theta, rows_of(given, **over), *extra, answer=function, **over)
 
 
 ANSWERS = [
@@ -156,10 +156,10 @@ def test_rows_with_costs_are_those_of_dense_rows(name, function, rng):
 
     def segments(*arrays):
         rows = rows_of(with_costs(arrays, links.logistic), over)
-        return evaluate(function, rows, over=over)
+        return evaluate(at_theta, rows, answer=function, over=over)
 
     def dense(*arrays):
-        return function(rows_of(with_costs(arrays, links.logistic)))
+        return at_theta(rows_of(with_costs(arrays, links.logistic)), answer=function)
 
     rows, parts = ([framework.array(a) for a in arrays] for arrays in (whole, flat))
     wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))

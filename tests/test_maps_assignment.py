@@ -1,6 +1,7 @@
 """soft_assignment against other solvers, its laws."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,25 +228,23 @@ def test_a_step_on_flat_ground_does_not_leap_beyond_all_prices():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @every_link
 def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
-    """A pass is one soft_topk of all rows, or one of their thresholds; the last gives weights."""
+    """A pass is the weights of all rows, or their thresholds; the last weights are the answer."""
     from kofn.maps.assignment import newton, search
 
-    passes = []
-    called = (search, "soft_topk"), (search, "soft_topk_threshold"), (newton, "soft_topk_threshold")
-    for module, name in called:
-        plain = getattr(module, name)
+    passes, plain = [], search.route.answer
 
-        def counted(*given, plain=plain, name=name, **options):
-            passes.append(name)
-            return plain(*given, **options)
+    def counted(operation, *given):
+        passes.append(operation.name)
+        return plain(operation, *given)
 
-        monkeypatch.setattr(module, name, counted)
+    for module in (search, newton):
+        monkeypatch.setattr(module, "route", SimpleNamespace(answer=counted))
     x = matrix(4096, 64).astype(dtype)
     for t, most in ((1.0, 4), (0.1, 5)):
         passes.clear()
         w = soft_assignment(x, 8, link=link, temperature=t)
         assert margins(w, 8, 512) < {"float64": 1e-12, "float32": 1e-7}[dtype]
-        assert passes.count("soft_topk") <= most
+        assert 0 < passes.count(search.WEIGHTS.name) <= most
         assert len(passes) <= (12 if link in ("logistic", "normal") else 25)
 
 

@@ -200,3 +200,12 @@ def test_a_scale_is_that_of_the_queries(scale, weights):
     torch.testing.assert_close(found, wanted)
     with pytest.raises(ValueError, match=r"temperature.* got -2\.0"):
         nn.sparse_attention(query, key, value, scale=scale, temperature=-2.0, weights=weights)
+
+
+def test_tensors_of_one_dtype():
+    query = torch.randn(1, HEADS, 3, 4)
+    with pytest.raises(TypeError, match=r"same dtype; got query .*32, key .*64, value .*32"):
+        nn.sparse_attention(query, query.double(), query)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = nn.sparse_attention(query, query.bfloat16(), query)
+    assert output.dtype == torch.bfloat16

@@ -6,8 +6,7 @@ import torch
 
 from kofn import links, soft_topk, soft_topk_threshold
 from kofn.formulas import pullbacks
-from kofn.operations import topk
-from kofn.threshold import by_kernel
+from kofn.operations import by_kernel, topk
 from support import LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")

@@ -20,7 +20,7 @@ import kofn
 from calls import CALLS, Call
 from calls.data import X
 
-# What draws, what has meshes of its own, whole models, what is told the shape of the batch.
+# What has meshes of its own, whole models, what is told the shape of the batch.
 OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
 REFUSED = ("segment_", "soft_assignment")
 
@@ -35,7 +35,7 @@ def calls(names):
         yield Call(PLAIN, kofn.losses.entmax_loss, given, ("scores",))
     for call in CALLS:
         others = any(name in call.name for name in OTHERS)
-        if "jax" in call.frameworks and not call.random and not others:
+        if "jax" in call.frameworks and not others:
             yield call
 
 
@@ -133,7 +133,7 @@ def run(names, kernels):
     )
 
 
-SOME = r"kofn\.(sparse_softmax\[p\]|soft_knapsack\[hard\]|losses\.entmax_loss)"
+SOME = r"kofn\.(KSubset\.sample|sparse_softmax\[p\]|soft_knapsack\[hard\]|losses\.entmax_loss)"
 
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="not in JAX before 0.7")

@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -78,3 +79,10 @@ def test_from_marginals_under_jit():
     found = jax.jit(lambda pi: KSubset.from_marginals(pi).marginals())(good)
     assert close(found[0], good[0], 1e-14)
     assert np.isnan(found[1]).all()
+
+
+def test_numpy_has_bfloat16_from_others():
+    pi = np.array([0.75, 0.75, 0.5]).astype(ml_dtypes.bfloat16)
+    choice = KSubset.from_marginals(pi)
+    assert choice.k == 2
+    np.testing.assert_allclose(choice.marginals().astype(float), pi.astype(float), atol=2.0**-7)

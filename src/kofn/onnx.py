@@ -232,7 +232,7 @@ def _sort(
 ) -> Sequence[Any]:
     """Sort by ONNX's TopK, which is stable: it returns equal numbers in the order of indices."""
     size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]), axis=0)
-    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)  # type: ignore[return-value]
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _where(condition: TensorType, self: TensorType, other: TensorType) -> TensorType:

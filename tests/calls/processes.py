@@ -29,11 +29,14 @@ from kofn import distributed
 
 
 def over_processes(function: Callable) -> Callable:
-    """A function of shards, called with whole rows in a group, or along an axis, of one."""
+    """A function of shards, called with whole rows in a group, or along an axis, of one.
+
+    Arrays of other frameworks beside JAX's are what the code inside shard_map has at hand.
+    """
 
     def whole(**given: Any) -> Any:
-        arrays = {name: value for name, value in given.items() if hasattr(value, "dtype")}
-        if not any(isinstance(value, jax.Array) for value in arrays.values()):
+        arrays = {name: value for name, value in given.items() if isinstance(value, jax.Array)}
+        if not arrays:
             return function(**given)
         others = {name: value for name, value in given.items() if name not in arrays}
         part = jax.sharding.PartitionSpec()

@@ -44,10 +44,10 @@ FAULTS = (
     ),
     Fault(
         "the cotangent of alpha of a loss has the wrong sign",
-        "operations/each_alpha.py",
+        "adapters/torch/each_alpha.py",
         "in_alpha: cotangent * in_alpha",
         "in_alpha: -cotangent * in_alpha",
-        ("test_operations_each_alpha.py",),
+        ("test_adapters_each_alpha.py",),
     ),
     Fault(
         "second derivatives take the derivatives of the threshold for constants",
@@ -58,14 +58,14 @@ FAULTS = (
     ),
     Fault(
         "a compiled function has k's gradient for the temperature's",
-        "adapters/torch_operators.py",
+        "adapters/torch/operators.py",
         "{n: parts[i] for i, n in enumerate(names)",
         "{n: parts[0] for i, n in enumerate(names)",
         ("test_adapters_torch_fused.py", "test_package_compiled.py"),
     ),
     Fault(
         "autograd keeps the scores where it need not",
-        "adapters/torch_eager.py",
+        "adapters/torch/eager.py",
         "if not operation.keeps_scores:",
         "if operation.keeps_scores is None:",
         ("test_operations_losses.py", "test_adapters_torch_eager.py", "test_adapters.py"),
@@ -230,7 +230,7 @@ FAULTS = (
     ),
     Fault(
         "two numbers per row of a DTensor are placed as one",
-        "adapters/torch_sharding.py",
+        "adapters/torch/sharding.py",
         "return Shard(way.dim + before) if",
         "return Shard(way.dim) if",
         ("test_adapters_sharded.py",),

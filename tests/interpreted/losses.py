@@ -107,3 +107,74 @@ def test_logarithms_of_a_learned_alpha(reference):
         return torch.where(found.isinf(), 0.0, found).sum(-1)
 
     compared(logs, reference, rows()[0], torch.full((N,), 1.7))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax"])
+def test_the_one_label_that_is_left_costs_nothing(name, n):
+    x = torch.full((2, n), -math.inf)
+    x[:, n // 2] = torch.tensor([0.5, -1e30])
+    x.requires_grad_()
+    loss = getattr(losses, f"{name}_loss")(x, torch.tensor([n // 2] * 2))
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, x)[0].tolist() == [[0.0] * n] * 2
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_temperature_far_below_the_scores(link, reference):
+    """θ lies a part of T from the scores; its two floats say how much, their sum in float64 not."""
+    x = torch.tensor([[1e9, 1e9, 1e9, 0.0, 1.0], [-3e9, 5e10, 5e10, 5e10, 7.0]])
+    temperature = torch.full((2,), 1e-6)
+    target = torch.tensor([[1, 0, 0, 0, 0], [0, 0, 0, 1, 0]]).bool()
+    functions = (
+        lambda x, t: losses.fenchel_young_loss(x, target, link=link, temperature=t),
+        lambda x, t: kofn.log_soft_topk(x, 1, link=link, temperature=t).amax(-1),
+        lambda x, t: kofn.soft_topk_sum(x, 1, link=link, temperature=t),
+        lambda x, t: kofn.soft_topk_threshold(x, 1, link=link, temperature=t),
+    )
+
+    def called(function, *given):
+        given = [each.clone().requires_grad_() for each in given]
+        out = function(*given)
+        in_x, in_t = torch.autograd.grad(out.sum(), given)
+        # Where 0 is the answer, what is left of Σ(p − t)z is divided by T.
+        return out.detach(), in_x, in_t * (in_t.abs().max() > 1e3)
+
+    for function in functions:
+        truth = reference(called, function, x.double(), temperature.double())
+        for found, wanted in zip(called(function, x, temperature), truth, strict=True):
+            torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_label_far_below_the_others():
+    x = torch.tensor([[0.0, 1e20, 1e20]], requires_grad=True)
+    (in_x,) = torch.autograd.grad(losses.softmax_loss(x, torch.tensor([0])), x)
+    assert in_x.tolist() == [[-1.0, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize("k", [1.0, 3.0])
+@pytest.mark.parametrize("link", ["logistic", "linear"])
+def test_sums_leave_the_least_numbers_out(link, k):
+    """As additive masks of finfo.min do, with all of the others taken, too."""
+    least = torch.finfo(torch.float32).min
+    x = torch.tensor([[1.0, least, 1.0, least, 1.0]], requires_grad=True)
+    value = kofn.soft_topk_sum(x, k, link=link)
+    plain = kofn.soft_topk_sum(torch.ones(1, 3), k, link=link)
+    torch.testing.assert_close(value.detach(), plain)
+    (in_x,) = torch.autograd.grad(value, x)
+    torch.testing.assert_close(in_x, torch.tensor([[1.0, 0.0, 1.0, 0.0, 1.0]]) * k / 3)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_clear_winner_keeps_its_slope(k, reference):
+    """θ rounded to float32 may leave the least that is chosen beyond the end, where F′ is 0."""
+    x = 40 * torch.arange(6.0).repeat(9, 1) * torch.linspace(0.9, 1, 9)[:, None]
+    cotangent = torch.arange(1.0, 7.0)
+    for t in (0.3, 0.7, 1.1, 3e-3):
+
+        def in_x(x, t=t):
+            x = x.clone().requires_grad_()
+            logs = kofn.log_soft_topk(x, k, link="exponential", temperature=t)
+            return torch.autograd.grad((cotangent * logs).sum(), x)[0].float()
+
+        torch.testing.assert_close(in_x(x), reference(in_x, x.double()), rtol=1e-5, atol=1e-6)

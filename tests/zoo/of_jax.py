@@ -23,6 +23,7 @@ from zoo.form import (
     may_be_a_number,
     never,
     not_in_parts,
+    of_eight_bits,
     one_number,
     zeros_and_ones,
 )
@@ -100,7 +101,13 @@ RIGHT = (
     form("NumPy beside JAX", np.asarray, of=beside, refused=surrogate),
     form("NumPy beside JAX, turned", turned, FLOAT + INTEGER, beside, refused=surrogate),
     form("without float64", narrow, around=without_x64, dtype="float32", wide=False),
-    form("array without dimensions", first, of=may_be_a_number, values=one_number, learned=False),
+    form(
+        *("array without dimensions", first),
+        of=may_be_a_number,
+        values=one_number,
+        refused=always,
+        learned=False,
+    ),
     form(
         *("scalar of NumPy", lambda x: np.asarray(x).flat[0]),
         of=may_be_a_number,
@@ -120,7 +127,7 @@ OTHERS = (
     other("list", lambda x: x.tolist()),
     other("tuple of rows", tuple, of=not_in_parts),
     other("complex", lambda x: x.astype(complex), FLOAT),
-    other("float8", lambda x: x.astype(jnp.float8_e4m3fn), FLOAT),
+    other("float8", lambda x: x.astype(jnp.float8_e4m3fn), FLOAT, values=of_eight_bits),
     other("int4", lambda x: x.astype(jnp.int4), INTEGER, of=is_small),
     other("uint4", lambda x: x.astype(jnp.uint4), INTEGER, of=is_small),
     other("booleans for numbers", lambda x: x > 0, FLOAT, values=zeros_and_ones),

@@ -22,6 +22,7 @@ from zoo.form import (
     is_matrix,
     may_be_a_number,
     not_in_parts,
+    of_eight_bits,
     of_rows,
     one_number,
     plain_alone,
@@ -233,7 +234,7 @@ OTHERS = (
     other("tuple of rows", tuple, of=not_in_parts),
     other("scalar of NumPy", lambda x: x.numpy().flat[0], of=may_be_a_number, values=one_number),
     other("complex", lambda x: x.to(torch.complex64), FLOAT),
-    other("float8", lambda x: x.to(torch.float8_e4m3fn), FLOAT),
+    other("float8", lambda x: x.to(torch.float8_e4m3fn), FLOAT, values=of_eight_bits),
     other("booleans for numbers", lambda x: x > 0, FLOAT, values=zeros_and_ones),
     other("numbers for booleans", lambda x: x.long(), BOOLEAN),
 )

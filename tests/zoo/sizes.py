@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # gives NumPy the name bfloat16
 import numpy as np
 import torch
 
@@ -139,6 +140,32 @@ def hold_ends(call: Call, framework: str, dtype: str) -> None:
                     raise Wrong(f"values {numbers(found[0]).tolist()} for {expected[0].tolist()}")
     for a, b in zip(expected, found, strict=True):
         close("answer", numbers(a).astype(float), numbers(b).astype(float), 1e-6)
+
+
+def hold_half(call: Call, framework: str, dtype: str) -> None:
+    """Check numbers of half precision: what float32 answers for the same, to their rounding."""
+
+    def given(other: str) -> dict[str, Any]:
+        return {
+            name: array_of(framework, rounded(value, dtype), other)
+            for name, value in call.arguments.items()
+            if isinstance(value, np.ndarray)
+        }
+
+    with surroundings(call):
+        try:
+            found = call(framework, dtype=dtype, **given(dtype))
+        except REFUSED as error:
+            if names_what_is_wrong(str(error), call):
+                return
+            raise Wrong(f"{type(error).__name__}: {error}") from error
+        wide = call(framework, dtype="float32", **given("float32"))
+    for a, b in zip(wide, found, strict=True):
+        close("answer", numbers(a).astype(float), numbers(b).astype(float), 0.02)
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    return values.astype(dtype).astype(float) if values.dtype.kind == "f" else values
 
 
 def hold_subnormal(call: Call, framework: str) -> None:

@@ -97,12 +97,21 @@ def of_sizes(call, framework):
         if ".estimators." not in call.name:
             checks[f"no entries, {dtype}"] = partial(sizes.hold_empty, call, framework, dtype, -1)
     # Modules have other parameters in float32 than in float64.
-    if call.kind_of(call.first) == FLOAT and not call.random and ".nn." not in call.name:
+    if call.kind_of(call.first) != FLOAT or ".nn." in call.name:
+        return checks | of_ends(call, framework)
+    # What a whole row of rounded numbers sums to: a matrix may have no assignment, a point may lie
+    # off the simplex.
+    if "soft_assignment" not in call.name and call.name != "kofn.RelaxedOneHot.to_torch":
+        for dtype in ("float16", "bfloat16"):
+            checks[dtype] = partial(sizes.hold_half, call, framework, dtype)
+    if not call.random:
         checks["subnormal"] = partial(sizes.hold_subnormal, call, framework)
-    if call.integers:
-        for dtype in of_numpy.INTEGERS:
-            checks[f"ends of {dtype}"] = partial(sizes.hold_ends, call, framework, dtype)
-    return checks
+    return checks | of_ends(call, framework)
+
+
+def of_ends(call, framework):
+    types = of_numpy.INTEGERS if call.integers else ()
+    return {f"ends of {each}": partial(sizes.hold_ends, call, framework, each) for each in types}
 
 
 @every_call

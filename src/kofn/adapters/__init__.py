@@ -1,1 +1,1 @@
-"""What makes of a declared operation that which a framework calls: one file per framework."""
+"""What makes of a declared operation that which a framework calls, and finds θ: a folder each."""

@@ -1,16 +1,21 @@
-"""Operations by array code, which defines them: every transform can see and differentiate it."""
+"""Operations by array code, which defines them: every transform can see and differentiate it.
+
+θ is found first, and the formulas take it. JAX compiles both in one program.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
-from kofn.arrays.kinds import Array, cast, is_jax
+from kofn.adapters.theta import theta_of
+from kofn.arrays.autodiff import stop_gradient
+from kofn.arrays.kinds import Array, cast
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
+from kofn.inputs.settled import Rows, rows_of
 from kofn.operations.operation import ENTRY, Operation
-from kofn.threshold.compiled import evaluate
+from kofn.solver.reductions import DENSE, Reductions
 
 
 def answer(
@@ -21,22 +26,48 @@ def answer(
     theta: Array | None = None,
 ) -> Any:
     """Return the answer of an operation; at θ, two floats per row, if that is known."""
-    known = dict(zip(operation.settings, settings, strict=True))
-    known.pop("slopes", None)
+    own = dict(zip(operation.settings, settings, strict=True))
+    for name in operation.told:
+        own.pop(name)
     if operation.plain is not None:
-        return operation.plain(rows, *arrays, **known)
-    assert operation.reference is not None
-    if theta is not None and operation.at_theta and rows.costs is None:
-        known["found"] = (theta[0], theta[1])
-    if rows.costs is None or not is_jax(rows.scores):
-        found = evaluate(operation.reference, rows_of(rows), *arrays, over=rows.over, **known)
-    else:
-        found = evaluate(_of_given(operation.reference), rows, *arrays, **known)
+        return operation.plain(rows, *arrays, **own)
+    if rows.costs is not None:
+        return evaluate(_with_costs, rows, *arrays, operation=operation, **own)
+    if theta is not None and operation.at_theta:
+        own["found"] = (theta[0], theta[1])
+    rows = operation.prepared(rows, *arrays)
+    answer = of_settled(operation, rows_of(rows), *arrays, over=rows.over, **own)
     half = isinstance(rows, Given) and rows.is_half and operation.answers[0].kind == ENTRY
-    return cast(found, rows.scores.dtype) if half else found
+    return cast(answer, rows.scores.dtype) if half else answer
 
 
-@lru_cache
-def _of_given(reference: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the function of rows that are not settled yet: so many steps are compiled with it."""
-    return lambda given, *own, **named: reference(rows_of(given), *own, **named)
+def of_settled(
+    operation: Operation, rows: Rows, *arrays: Array, over: Reductions, **own: Any
+) -> Any:
+    """Return the answer of an operation on settled rows; `own` are its settings."""
+    reference = operation.reference
+    assert reference is not None
+    if "found" in own or not operation.at_theta or own.get(operation.without_theta):
+        return evaluate(reference, rows, *arrays, over=over, **own)
+    return evaluate(_at_theta, rows, *arrays, over=over, reference=reference, **own)
+
+
+def _at_theta(
+    rows: Rows,
+    *arrays: Array,
+    over: Reductions = DENSE,
+    reference: Callable[..., Array],
+    **own: Any,
+) -> Array:
+    """Find θ of rows, and return the answer there."""
+    return reference(rows, *arrays, over=over, found=theta_of(rows, over), **own)
+
+
+def _with_costs(given: Given, *arrays: Array, operation: Operation, **own: Any) -> Array:
+    """Return the answer of rows with costs, whose many steps JAX compiles with it."""
+    assert operation.reference is not None
+    soft = _at_theta(rows_of(given), *arrays, reference=operation.reference, **own)
+    if operation.fixed is None:
+        return soft
+    hard: Array = operation.fixed(given)
+    return hard + (soft - stop_gradient(soft))

@@ -14,11 +14,14 @@ from typing import Any, overload
 
 from kofn import kernels
 from kofn.adapters import array_code, segments
+from kofn.adapters.theta import theta_of
 from kofn.arrays import torch as of_torch
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, framework, is_torch
 from kofn.arrays.typing import ArrayT
+from kofn.formulas import choice
 from kofn.inputs.given import Given
+from kofn.operations.choice import HARD
 from kofn.operations.operation import Operation
 from kofn.solver.reductions import DENSE
 
@@ -48,7 +51,7 @@ def by_array_code(
     # The kernel of an elementwise operation is array code, with a way back in closed form.
     closed = operation.closed or (operation if operation.elementwise else None)
     if closed is not None and _has_way_back(closed, rows):
-        return computed(closed, None, rows.per_row(), arrays, settings)
+        return computed(closed, theta_of, rows.per_row(), arrays, settings)
     return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
 
 
@@ -58,14 +61,30 @@ def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequenc
     if kind == "torch":
         return _of_torch(operation, rows, arrays, settings)
     if kind == "jax":
-        from kofn.adapters import jax
+        from kofn.adapters.jax import answers
 
-        return jax.answer(operation, rows, arrays, settings)
+        return answers.answer(operation, rows, arrays, settings)
     backend = _serving(operation, rows, "numpy")
     if backend is None:
         return None
     own = _with_slopes(operation, settings, 0)
     return _first(_run_of(rows)(operation, backend, rows, *arrays, *own))
+
+
+def hard(given: Given[ArrayT], k: Any) -> ArrayT:
+    """Return the hard choice of rows, without a gradient.
+
+    `k` is what the caller gave. On JAX `given.k` is an array even for a number, which tells how
+    many entries there are to find before the program runs.
+    """
+    found = by_kernel(HARD, given)
+    if found is not None:
+        return found
+    if framework(given.scores) == "jax" and given.over is DENSE:
+        from kofn.adapters.jax.choice import hard as on_jax
+
+        return on_jax(given, k)  # type: ignore[return-value]  # of the kind of scores
+    return choice.hard(given, k)  # type: ignore[return-value]
 
 
 def computed(
@@ -111,9 +130,9 @@ def _of_torch(
         run = _run if dense else segments.call
     else:
         # torch.compile cannot trace the code above.
-        from kofn.adapters import torch_operators
+        from kofn.adapters.torch import operators
 
-        operation, run = torch_operators.serving(operation, rows, x)
+        operation, run = operators.serving(operation, rows, x)
         backend = None
     if run is None:
         return None
@@ -136,12 +155,12 @@ def _of_torch(
 
 def _recorded(*call: Any) -> Any:
     # An import statement takes half a microsecond, even for a module that is there.
-    name = "kofn.adapters.torch_eager"
+    name = "kofn.adapters.torch.eager"
     return (sys.modules.get(name) or import_module(name)).recorded(*call)
 
 
 def _of_each_alpha(operation: Operation) -> Operation:
-    from kofn.operations import each_alpha
+    from kofn.adapters.torch import each_alpha
 
     found: Operation = getattr(each_alpha, operation.each_alpha)
     return found

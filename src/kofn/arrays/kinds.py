@@ -123,6 +123,18 @@ LEAST_IN_PLAY = {
     "float64": float(np.finfo(np.float64).min) / 2,
 }
 
+EPSILONS = {"bfloat16": 2.0**-7} | {
+    name: float(np.finfo(name).eps) for name in FLOATS if name != "bfloat16"
+}
+
+
+def epsilon(x: Array) -> float:
+    """Return the distance from 1 to the next number of a dtype of floats, of NumPy's bfloat16, too.
+
+    NumPy has no such type of its own, and its finfo does not know that of others.
+    """
+    return EPSILONS[dtype_name(x)]
+
 
 def deleted(x: ArrayT) -> ArrayT:
     """Return where a score counts as masked: −inf, or at most half of its dtype's least number.

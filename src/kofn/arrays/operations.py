@@ -142,15 +142,18 @@ def convolved(a: Array, b: Array) -> Array:
     The sums are direct: a Fourier transform would lose small terms and exact zeros.
     """
     w, a, b = a.shape[0], contiguous(a), contiguous(b)
-    out: Any = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
     if is_jax(a):
         from jax import lax
+
+        zeros = namespace(a).zeros_like(a)  # on the mesh of a
+        out: Any = namespace(a).concat([zeros, zeros[1:]])
 
         def add(i: Any, out: Any) -> Any:
             part = lax.dynamic_slice_in_dim(out, i, w)
             return lax.dynamic_update_slice_in_dim(out, part + a[i] * b, i, 0)  # type: ignore[arg-type]  # of JAX
 
         return lax.fori_loop(0, w, add, out)
+    out = full_like(a, (2 * w - 1, *a.shape[1:]), 0.0)
     for i in range(w):
         out[i : i + w] += a[i] * b
     return out
@@ -166,7 +169,7 @@ def top_indices(x: ArrayT, k: int) -> ArrayT:
         from kofn.arrays.jax.axes import without_negative_zeros
 
         # JAX's top_k orders −0 below 0.
-        return lax.top_k(without_negative_zeros(x), k)[1]  # type: ignore[return-value]  # of its kind
+        return lax.top_k(without_negative_zeros(with_undivided_rows(x)), k)[1]  # type: ignore[return-value]  # of its kind
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
 
 

@@ -11,8 +11,8 @@ from kofn.arrays.kinds import Array, adopt, cast, deleted, namespace
 from kofn.arrays.operations import arange, as_numbers
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import layout_of, link_of, outside_of_graphs
-from kofn.formulas.answers import require_integral
 from kofn.inputs.given import ONE
+from kofn.inputs.integral import require_integral
 from kofn.losses.reduced import of_counted, over_rows
 from kofn.losses.targets import (
     Target,

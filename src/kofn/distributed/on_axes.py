@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kofn.adapters import array_code
+from kofn.adapters.jax.choice import hard_in_shards, ranked_in_shards
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
@@ -15,9 +17,7 @@ from kofn.inputs.settled import rows_of
 from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
-from kofn.threshold.compiled import evaluate
-from kofn.threshold.jax_axis import axis_rows, given_on_axes
-from kofn.threshold.jax_choice import hard_in_shards, ranked_in_shards
+from kofn.shards.jax_axis import axis_rows, given_on_axes
 
 
 class OnAxes(Layout):
@@ -47,9 +47,8 @@ class OnAxes(Layout):
         return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
 
     def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
-        assert operation.reference is not None
         settled = rows_of(rows, self.over)
-        found = evaluate(operation.reference, settled, *arrays, over=self.over)
+        found: Array = array_code.of_settled(operation, settled, *arrays, over=self.over)
         if "still" not in operation.keeps:
             return found
         barred = bars(stop_gradient(rows.scores), arrays[0])

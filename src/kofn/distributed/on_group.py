@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, is_grad_enabled, where
 
-from kofn.adapters import torch_shards
+from kofn.adapters.shards import answers as torch_shards
+from kofn.adapters.shards import choice, ranked
 from kofn.arrays.form import Form
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
 from kofn.operations.operation import Operation
-from kofn.shards import choice, ranked
 from kofn.shards.given import Shards, form_of_shard, require_eager, shards
 from kofn.shards.header import Arguments, agree
 from kofn.shards.ranks import ranks_of

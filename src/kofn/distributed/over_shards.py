@@ -13,7 +13,7 @@ from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import framework, is_jax, quiet_for
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
-from kofn.formulas.answers import require_integral
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation

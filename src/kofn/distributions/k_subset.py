@@ -26,6 +26,7 @@ from kofn.arrays.kinds import (
     as_array,
     cast,
     dtype_name,
+    epsilon,
     framework,
     most_precise_dtype,
     quiet,
@@ -36,10 +37,10 @@ from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import Discrete, OverRows
+from kofn.inputs.compiled import whole
 from kofn.inputs.given import Given, given
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
-from kofn.threshold.compiled import whole
 
 __all__ = ["KSubset"]
 
@@ -125,7 +126,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         refuse("KSubset.from_marginals")
         form = form_of(pi, dim, "pi")
         xp, dim = form.xp, form.dim
-        eps = float(xp.finfo(pi.dtype).eps)
+        eps = epsilon(pi)
         with form.quiet():
             target = cast(stop_gradient(pi), most_precise_dtype(pi))
             total = xp.sum(target, axis=dim)

@@ -1,8 +1,8 @@
 """The array code that defines weights, logarithms, values and losses, with all derivatives.
 
-Each takes settled rows, what reduces them (`over`), and θ as `found`, if it is known: two numbers
-per row, or a Price of rows with costs. Else θ is solved for. `implicit.place` attaches the
-derivatives of θ; z, θ and the special cases are then in `p`, a `Placed`.
+Each takes settled rows, what reduces them (`over`), and θ as `found`: two numbers per row, or a
+Price of rows with costs. `implicit.place` attaches the derivatives of θ; z, θ and the special cases
+are then in `p`, a `Placed`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from kofn.formulas.implicit import Placed, distances, place, reached
 from kofn.formulas.root import Equation, over_argument
 from kofn.formulas.total import mended
 from kofn.inputs.settled import Rows
-from kofn.links.link import Link
 from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions, is_in_parts, wide_sums_of
-from kofn.threshold.route import integral_ends
 
 
-def weights(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
+def weights(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
     p = place(rows, over, found)
     xp = namespace(p.z)
@@ -57,9 +55,7 @@ def _chosen(p: Placed, live: Array) -> Array:
     return namespace(p.z).where(upper, 1 - high, low)
 
 
-def log_weights(
-    rows: Rows, over: Reductions = DENSE, found: tuple[Array, Array] | None = None
-) -> Array:
+def log_weights(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, Array]) -> Array:
     """Return log p, from log F below ½ and log(1 − (1 − F)) above, finite where p underflows.
 
     Where p is exactly 0, log p is −∞ with gradient 0.
@@ -90,16 +86,16 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
     return xp.where(none, -math.inf, log_low + xp.log1p(-high))
 
 
-def slopes(rows: Rows, over: Reductions = DENSE) -> Array:
+def slopes(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return w = F′(z), for ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is constant."""
-    p = place(rows, over)
+    p = place(rows, over, found)
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
     slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
     return nan_where(slope, p.over.expand(p.has_nan))
 
 
-def value(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
+def value(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail).
 
     With costs, in the place of #upper there is what these cost.
@@ -152,7 +148,8 @@ def gap(
     rows: Rows,
     target: Array,
     over: Reductions = DENSE,
-    found: tuple[Array, Array] | None = None,
+    *,
+    found: tuple[Array, Array],
 ) -> Array:
     """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
     return over.sum(gaps(rows, target, place(rows, over, found)))
@@ -218,17 +215,3 @@ def log_softmax(
     log_total = xp.log(xp.where(total == 0, 1.0, total))
     share = xp.log(xp.where(rows.top, over.expand(rows.top_weight), 1.0))
     return xp.where(some, z - over.expand(log_total), xp.where(rows.top, share, -math.inf))
-
-
-def require_integral(link: Link, like: Array) -> None:
-    """Raise an error if the link's integral is missing or is not ∫F."""
-    if link.integral_is_known:
-        return
-    z, lower, upper = integral_ends(link, like)
-    # The tolerance allows for rounding of G(z) − z and for heavy tails.
-    if not max(abs(lower), abs(upper)) <= 1 / math.sqrt(z):
-        raise ValueError(
-            f"the integral of {link!r} is not the one of a distribution with mean zero: "
-            f"G(−z) = {lower:.3g} and G(z) − z = {upper:.3g} at z = {z:.3g}, both must go to 0; "
-            "give G = ∫F from −∞ and shift cdf, pdf and integral so that the mean is 0"
-        )

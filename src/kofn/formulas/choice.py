@@ -17,7 +17,6 @@ from kofn.arrays.kinds import (
     clip,
     deleted,
     dtype_name,
-    is_jax,
     is_torch,
     namespace,
     scalar,
@@ -43,28 +42,22 @@ def hard(given: Given, k: Any) -> Array:
         from kofn.segments.choice import hard as of_segments
 
         return of_segments(given)
-    x, number = stop_gradient(given.wide().scores), type(k) in NUMBERS
-    whole = math.ceil(k) if number else None
+    x, whole = stop_gradient(given.wide().scores), whole_of(k)
     count = stop_gradient(given.per_row().k)
-    known = known_scores(x)
     if whole == 0:
         chosen = namespace(x).zeros_like(x)
-    elif is_jax(x):
-        from kofn.threshold import jax_choice
-
-        rule = _by_count if whole is None else _by_indices
-        chosen = jax_choice.hard(known, count, whole, rule)  # type: ignore[arg-type]  # of JAX, as x
     else:
-        chosen = _by_count(known, count, whole)
+        chosen = by_count(known_scores(x), count, whole, x.dtype)
     return with_nan(x, count, chosen)
+
+
+def whole_of(k: Any) -> int | None:
+    """Return ⌈k⌉ if k is a number."""
+    return math.ceil(k) if type(k) in NUMBERS else None
 
 
 def largest(x: Array, k: int) -> Array:
     """Return the indices of the k largest scores, largest first; masked ones and NaN come last."""
-    if is_jax(x):
-        from kofn.threshold import jax_choice
-
-        return jax_choice.first(known_scores(x), k, top_indices)  # type: ignore[arg-type]  # of JAX
     return top_indices(known_scores(x), k)
 
 
@@ -73,63 +66,21 @@ def first(x: Array, k: int, way: int) -> Array:
 
     NaN is the largest number.
     """
-    smallest = bool(way & SMALLEST)
-    if is_jax(x):
-        from kofn.threshold import jax_choice
-
-        if smallest:
-            return jax_choice.first(x, k, _smallest, ascending=True)  # type: ignore[arg-type]  # of JAX
-        # XLA orders a NaN by its sign.
-        known = namespace(x).where(x != x, math.nan, x) if "float" in dtype_name(x) else x
-        return jax_choice.first(known, k, top_indices)
-    return stable_order(x, not smallest)[..., :k]
+    return stable_order(x, not way & SMALLEST)[..., :k]
 
 
 def first_of_masked(x: Array, mask: Array, k: int, way: int) -> Array:
     """Return the same with those at last that the mask leaves out."""
-    rule = _smallest_of_masked if way & SMALLEST else _largest_of_masked
-    if is_jax(x):
-        from kofn.threshold import jax_choice
-
-        return jax_choice.first(x, k, rule, mask)  # type: ignore[arg-type]  # of JAX, as x
-    return rule(x, k, mask)
-
-
-def _smallest(x: Array, k: int) -> Array:
-    return stable_order(x)[..., :k]
-
-
-def _largest_of_masked(x: Array, k: int, mask: Array) -> Array:
-    return _order_of_masked(x, mask, True)[..., :k]
-
-
-def _smallest_of_masked(x: Array, k: int, mask: Array) -> Array:
-    return _order_of_masked(x, mask, False)[..., :k]
+    return _order_of_masked(x, mask, not way & SMALLEST)[..., :k]
 
 
 def ranked(x: Array, ranks: Array) -> Array:
     """Return the indices of numbers by their ranks, 0 for the smallest; NaN is the largest."""
-    if is_jax(x):
-        from kofn.threshold import jax_choice
-
-        return jax_choice.ranked(x, ranks, _by_order)  # type: ignore[arg-type]  # of JAX, as x
-    return _by_order(x, ranks)
+    return take_along_last(stable_order(x), _limited(ranks, scalar(ranks, x.shape[-1] - 1)))
 
 
 def ranked_of_masked(x: Array, mask: Array, ranks: Array) -> Array:
     """Return the same of the numbers that the mask leaves in."""
-    if is_jax(x):
-        from kofn.threshold import jax_choice
-
-        return jax_choice.ranked(x, ranks, _by_order_of_masked, mask)  # type: ignore[arg-type]  # of JAX, as x
-    return _by_order_of_masked(x, ranks, mask)
-
-
-def _by_order(x: Array, ranks: Array) -> Array:
-    return take_along_last(stable_order(x), _limited(ranks, scalar(ranks, x.shape[-1] - 1)))
-
-
-def _by_order_of_masked(x: Array, ranks: Array, mask: Array) -> Array:
     last = namespace(x).sum(as_numbers(mask, ranks.dtype), axis=-1)[..., None] - 1
     return take_along_last(_order_of_masked(x, mask, False), _limited(ranks, last))
 
@@ -159,18 +110,15 @@ def known_scores(x: Array) -> Array:
     return namespace(x).where(flags, x, -math.inf)
 
 
-def _by_indices(x: Array, k: Array, whole: int) -> Array:
+def by_indices(x: Array, k: Array, whole: int) -> Array:
+    """Return the shares of the k largest numbers, of which `whole` have one."""
     share = namespace(x).clip(k[..., None] - arange(x, whole), 0.0, 1.0)
     return put_along_last(x, top_indices(x, whole), share)
 
 
-def _by_count(x: Array, k: Array, whole: int | None) -> Array:
-    """Find the score of the last entry chosen, and count the entries that share this score."""
-    xp, dtype = namespace(x), x.dtype
-    if is_jax(x):
-        from kofn.arrays.jax.axes import keys_of
-
-        x = keys_of(x)
+def by_count(x: Array, k: Array, whole: int | None, dtype: Any) -> Array:
+    """Return the same in a dtype, from the last number that is chosen and how many share it."""
+    xp = namespace(x)
     last = kth_largest(x, whole)[..., None] if whole is not None else _at_rank(x, k)
     above, tie = x > last, x == last
     left = k[..., None] - xp.sum(cast(above, dtype), axis=-1)[..., None]

@@ -37,7 +37,6 @@ from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE, Reductions, sends
-from kofn.threshold.route import threshold
 
 
 class Placed(NamedTuple):
@@ -71,11 +70,11 @@ class Placed(NamedTuple):
 
 def place(
     rows: Rows,
-    over: Reductions = DENSE,
-    found: tuple[Array, ...] | None = None,
+    over: Reductions,
+    found: tuple[Array, ...],
     pivoted: bool = False,
 ) -> Placed:
-    """Solve for θ unless it is given as `found`, a Price with costs, and attach its derivatives.
+    """Attach its derivatives to θ, which is `found`: two numbers per row, or a Price with costs.
 
     The pivot is θ unless T has a gradient, or `pivoted`.
     """
@@ -84,8 +83,7 @@ def place(
     x, live, k, t, costs = rows.scores, rows.live, rows.k, rows.temperature, rows.costs
     link, fixed_link = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
     fixed_x, fixed_k, fixed_t = map(stop_gradient, (x, k, t))
-    fixed_costs = None if costs is None else stop_gradient(costs)
-    hi, lo, *others = found or threshold(fixed_x, fixed_k, fixed_t, fixed_link, over, fixed_costs)
+    hi, lo, *others = found
     none, every = hi == math.inf, hi == -math.inf
     has_nan = xp.isnan(hi)
     settled = none | every | has_nan
@@ -178,7 +176,7 @@ def _constant_tail(link: Link, z: Array, t: Array) -> Array:
     return cut & ~(slope < float(xp.finfo(z.dtype).max) / 1024)  # a margin for sums
 
 
-def theta(rows: Rows, over: Reductions = DENSE, found: tuple[Array, ...] | None = None) -> Array:
+def theta(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
     p = place(rows, over, found)
     xp = namespace(p.z)

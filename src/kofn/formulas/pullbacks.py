@@ -220,7 +220,7 @@ def of_values(
     """
     theta = found[0] + found[1] - rows.temperature * rows.link.edge
     in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)
-    in_x = over.expand(cotangent) * answers.weights(rows, over, found)
+    in_x = over.expand(cotangent) * answers.weights(rows, over, found=found)
     return in_x, cotangent * in_k, cotangent * slope
 
 
@@ -260,12 +260,13 @@ def of_wide_thresholds(
     xp = namespace(x)
     number = type(temperature) is float
     t = temperature if number else cast(temperature, xp.float64)
-    theta = cast(found[0], xp.float64) + found[1]
-    endless = abs(theta) == math.inf
-    center = xp.where(endless, scalar(theta, 0.0), theta)
+    high, low = cast(found[0], xp.float64), cast(found[1], xp.float64)
+    endless = abs(high) == math.inf
+    center = xp.where(endless, scalar(high, 0.0), high)
     known = center * 0.0  # NaN in a row with one, which a bounded link would hide
     out = deleted(x) | (x == math.inf) | endless[..., None]
-    z = (cast(x, xp.float64) - center[..., None]) / (t if number else t[..., None])
+    # Not of the sum of θ's parts, in which digits of the lower one are lost; x is cast here.
+    z = ((x - center[..., None]) - low[..., None]) / (t if number else t[..., None])
     logs = link.log_pdf(xp.where(out, scalar(z, 0.0), z))
     logs = xp.where(out, scalar(z, -math.inf), logs)
     most = xp.max(logs, axis=-1)

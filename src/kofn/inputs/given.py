@@ -189,6 +189,24 @@ def given(
     return _alike(_filled(found.wide()))
 
 
+def given_again(x: ArrayT, k: Array, temperature: Array, link: Link) -> Given[ArrayT]:
+    """Return rows that were checked before, in arrays of one kind and dtype, as a map takes them.
+
+    What is out of range in k, T and alpha becomes what `given` makes of it.
+    """
+    xp, batch, name = namespace(x), tuple(x.shape[:-1]), dtype_name(x)
+    form = Form(str(framework(x)), x.dtype, name, x.shape, -1)
+    link = link.inner
+    if link.alpha is not None:
+        link = _link_of(link, batch, x, -1)
+    k = xp.where((k >= 0) & (k <= x.shape[-1]), k, math.nan)
+    floor, ceiling = TEMPERATURES[name]
+    good = (temperature > 0) & (temperature < math.inf)
+    t = xp.where(good, clip(temperature, floor, ceiling), math.nan)
+    rows = form.last(x), xp.broadcast_to(k, batch), xp.broadcast_to(t, batch)
+    return _alike(Given(*rows, link, form))
+
+
 def _filled(given: Given[ArrayT]) -> Given[ArrayT]:
     """Return the arguments with arrays where k or T was a number."""
     x, k, t, link, form, costs = given
@@ -225,9 +243,9 @@ def without_bad_temperatures(given: Given[ArrayT]) -> Given[ArrayT]:
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
     if is_torch(scores) and not of_torch.state.is_plain(scores):
-        from kofn.inputs import torch_halves
+        from kofn.inputs import torch_constants
 
-        return torch_halves.are_taken(scores)
+        return torch_constants.are_halves_taken(scores)
     return kernels.serving_of("rows", scores, str(form.kind)) is not None
 
 

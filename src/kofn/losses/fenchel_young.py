@@ -9,14 +9,15 @@ from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given
+from kofn.inputs.integral import require_integral
 from kofn.inputs.settled import rows_of
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import GAP, LOSS
-from kofn.threshold.compiled import evaluate
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 
@@ -281,7 +282,7 @@ def _gap(
         scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
     )
     with checked.quiet():
-        answers.require_integral(link, scores)
+        require_integral(link, scores)
         loss = weighted(_gaps(checked, labels), labels)
         return reduced(loss, labels, reduction, unlimited=True)
 

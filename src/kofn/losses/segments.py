@@ -10,8 +10,8 @@ from kofn.arrays.checks import check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, namespace
 from kofn.arrays.operations import as_numbers
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
-from kofn.formulas import answers
 from kofn.inputs.given import Given
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.losses.reduced import bars, constant_where, over_rows
 from kofn.losses.targets import check_reduction
@@ -67,7 +67,7 @@ def segment_topk_loss(
     of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 0.0, link, temperature, mask, **of)
     labels = _labels(target, checked)
-    answers.require_integral(link, checked.scores)
+    require_integral(link, checked.scores)
     with checked.quiet():
         loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:

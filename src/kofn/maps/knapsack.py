@@ -10,8 +10,8 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.formulas import answers
 from kofn.inputs.given import Given, given
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
 
@@ -166,7 +166,7 @@ def soft_knapsack_value(
         np.float64(4.507)
     """
     link = table.resolve(link)
-    answers.require_integral(link, scores)
+    require_integral(link, scores)
     of = partial(route.answer, KNAPSACK_VALUE)
     return _of(of, scores, costs, budget, link, temperature, dim, mask)
 

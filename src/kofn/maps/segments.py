@@ -9,7 +9,7 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.formulas import answers
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.topk import chosen, hard_weights_of
 from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
@@ -174,7 +174,7 @@ def segment_soft_topk_sum(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, link, temperature, mask, **of)
-    answers.require_integral(link, checked.scores)
+    require_integral(link, checked.scores)
     with checked.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
 

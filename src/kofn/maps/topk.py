@@ -10,11 +10,11 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.formulas import answers, choice
 from kofn.inputs.given import Given, given, without_bad_temperatures
+from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.integers import hard_of_integers, has_integers
-from kofn.operations.choice import HARD, HARD_WEIGHTS
+from kofn.operations.choice import HARD_WEIGHTS
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
@@ -172,7 +172,7 @@ def soft_topk_sum(
         np.float64(5.0)
     """
     link = table.resolve(link)
-    answers.require_integral(link, scores)
+    require_integral(link, scores)
     checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
     with checked.quiet():
         return route.answer(VALUE, checked)
@@ -213,18 +213,13 @@ def hard_topk(
 
 
 def chosen(given: Given, k: Any) -> Array:
-    """Return the hard top-k of rows, without a gradient.
-
-    `k` is what the caller gave. On JAX `given.k` is an array even for a number, which tells how
-    many entries there are to find before the program runs.
-    """
+    """Return the hard top-k of rows, without a gradient; `k` is what the caller gave."""
     number = type(given.k) is float
     # A copy of the rows takes a microsecond or two, as does a short row.
     if not number or getattr(given.scores, "requires_grad", True):
         fixed = given.k if number else stop_gradient(given.k)
         given = given._replace(scores=stop_gradient(given.scores), k=fixed)
-    found = route.by_kernel(HARD, given)
-    return choice.hard(given, k) if found is None else found
+    return route.hard(given, k)
 
 
 def hard_weights_of(given: Given, k: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.flow import repeat
@@ -11,10 +12,10 @@ from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.formulas import answers
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given, given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links import Link, table
-from kofn.threshold.compiled import evaluate
 
 
 def jacobian_norm(
@@ -80,7 +81,7 @@ def _summed(rows: Rows) -> Array:
 
 def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
     """Return the largest slope, and all slopes divided by it, so that no square underflows."""
-    w = answers.slopes(rows)
+    w = answers.slopes(rows, found=theta_of(rows))
     xp = namespace(w)
     scale = xp.max(w, axis=-1)
     return scale, w / xp.where(scale > 0, scale, 1.0)[..., None]

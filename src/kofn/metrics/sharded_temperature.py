@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kofn.adapters.torch_sharding import shard
+from kofn.adapters.torch.sharding import shard
 from kofn.arrays.torch.operator import OPERATORS
 from kofn.metrics import torch_temperature as torch_temperature
 

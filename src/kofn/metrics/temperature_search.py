@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from kofn import links
+from kofn.adapters import route
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
 from kofn.arrays.operations import greatest
-from kofn.inputs.given import Given
-from kofn.maps.topk import hard_topk, soft_topk
+from kofn.inputs.given import Given, given_again
+from kofn.operations.topk import WEIGHTS
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
 ROUNDS = {"float32": 36, "float64": 58}
@@ -72,8 +74,7 @@ class _Search(NamedTuple):
 
 
 def _weights(what: Given, temperature: Array) -> Array:
-    temperature = namespace(what.k).broadcast_to(temperature, what.k.shape)
-    return soft_topk(what.scores, what.k, link=what.link, temperature=temperature)
+    return route.answer(WEIGHTS, given_again(what.scores, what.k, temperature, what.link))
 
 
 def _support(what: Given, temperature: Array) -> Array:
@@ -87,9 +88,14 @@ def _gap(what: Given, temperature: Array) -> Array:
     """Return ‖p − hard‖₁ as twice the positive part of p − hard, so that nothing cancels."""
     p = _weights(what, temperature)
     xp = namespace(p)
-    over = p - hard_topk(what.scores, what.k)
+    over = p - _chosen(what)
     # What is no more than a rounding of θ must not count as soft where 0 is the target.
     return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
+
+
+def _chosen(what: Given) -> Array:
+    one = namespace(what.k).ones_like(what.k)
+    return route.hard(given_again(what.scores, what.k, one, links.logistic), what.k)
 
 
 def playing(what: Given) -> Array:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.adapters import torch_eager as torch_eager  # loaded with PyTorch: no call waits for it
-from kofn.adapters.torch_operators import register
+from kofn.adapters.torch import eager as eager  # loaded with PyTorch: no call waits for it
+from kofn.adapters.torch import threshold as threshold  # the other operators come with it
+from kofn.adapters.torch.operators import register
 from kofn.arrays.torch.operator import refuse_untranslated
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
@@ -16,7 +17,6 @@ from kofn.maps.argmax import operations as argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
 from kofn.subsets.conditional_bernoulli import MARGINALS
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, TAILS
-from kofn.threshold import torch_operator as torch_operator  # the other operators come with it
 
 register(argmax_operations.COMPILED, COVARIANCE, LOG_COUNT, MARGINALS, TAILS)
 

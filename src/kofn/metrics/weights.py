@@ -10,7 +10,7 @@ from typing import Literal
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_number, check_same_kind, check_scores
-from kofn.arrays.kinds import Array, adopt, cast, namespace, scalar
+from kofn.arrays.kinds import Array, adopt, cast, epsilon, namespace, scalar
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
@@ -243,7 +243,7 @@ def order_violations(
     order = take_along_last(rising, top_indices(take_along_last(x, rising), n))
     ordered = take_along_last(p, order)
     least = cumulative_min(ordered)[..., :-1]
-    rounding = 2 * float(namespace(weights).finfo(weights.dtype).eps)
+    rounding = 2 * epsilon(weights)
     with form.quiet():
         over = ordered[..., 1:] > least * (1 + rounding)
         bad = xp.where(playing & xp.isnan(x), scalar(p, math.nan), 0.0)

@@ -14,19 +14,21 @@ from kofn.inputs.given import Given
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.threshold.route import threshold
 
 
 def closed(
     gives: str, reference: Callable[..., Array], in_z: Callable[..., Array], *takes: str
 ) -> Operation:
-    """Declare `reference`, whose cotangent of z = (x − θ)/T is in_z(cotangent, placed, rows, …)."""
+    """Declare `reference`, whose cotangent of z = (x − θ)/T is in_z(cotangent, placed, rows, …).
+
+    In the place of kernels it takes what finds θ: theta_of(rows, over).
+    """
     arrays = "".join(f", {each}" for each in takes)
     kind = gives.partition(" ")[2]
 
-    def kernel(_: Any, given: Given, *constants: Array) -> Any:
+    def kernel(theta_of: Callable[..., Any], given: Given, *constants: Array) -> Any:
         rows, over = rows_of(given), given.over
-        found = threshold(rows.scores, rows.k, rows.temperature, rows.link, over)
+        found = theta_of(rows, over)
         return reference(rows, *constants, over=over, found=found), *found
 
     def back(_: Any, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:

@@ -17,12 +17,13 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
 from kofn.formulas import answers, implicit, knapsack_choice
+from kofn.inputs.compiled import evaluate
 from kofn.inputs.given import Given, costed, with_costs
 from kofn.inputs.settled import rows_of
+from kofn.operations.by_kernel import finish, in_memory, part
 from kofn.operations.operation import Operation
+from kofn.operations.price import price_of
 from kofn.operations.signatures import COSTED
-from kofn.threshold.by_kernel import finish, in_memory, part
-from kofn.threshold.compiled import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +92,8 @@ def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tenso
     def pull() -> Any:
         x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
         leaves = [row.detach().double().requires_grad_() for row in (x, *rows[1:])]
-        answer = function(rows_of(with_costs(leaves, given.link)))
+        some = rows_of(with_costs(leaves, given.link))
+        answer = function(some, found=price_of(some))
         options = {"allow_unused": True, "materialize_grads": True}
         grad = sys.modules["torch"].autograd.grad
         return grad(answer, leaves, cotangent[where].double(), **options)
@@ -122,23 +124,16 @@ KNAPSACK = Operation(
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
 )
-_FILL = partial(evaluate, knapsack_choice.fill)
 FILL = Operation(
     name="knapsack_fill",
     takes="x n, costs n, budget r, t r, link",
     gives="p n",
     of=COSTED,
     kernel=_fill,
-    plain=_FILL,
+    plain=partial(evaluate, knapsack_choice.fill),
     xla=lambda: ["fill"],
     lacks={"segments": "no function for segments"},
 )
-
-
-def _hard_weights(given: Given) -> Array:
-    """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
-    soft = answers.weights(rows_of(given))
-    return knapsack_choice.fill(given) + (soft - stop_gradient(soft))
 
 
 HARD_KNAPSACK = Operation(
@@ -147,9 +142,9 @@ HARD_KNAPSACK = Operation(
     gives="p n, theta 2",
     of=COSTED,
     kernel=lambda backend, given: (_fill(backend, given), _price(backend, given)),
-    plain=partial(evaluate, _hard_weights),
+    reference=answers.weights,
+    fixed=knapsack_choice.fill,
     back=(_BACK,),
-    fixed=_FILL,
     xla=lambda: ["fill"],
     moves_as=KNAPSACK,
     functions="soft_knapsack(hard=True)",
@@ -168,8 +163,13 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     pair: Any = _price(backend, given)
     found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)
-    _mend(found, endless, given, lambda some: implicit.theta(rows_of(some)))
+    _mend(found, endless, given, _theta_again)
     return found[()], pair
+
+
+def _theta_again(some: Given) -> Array:
+    rows = rows_of(some)
+    return implicit.theta(rows, found=price_of(rows))
 
 
 def _price_back(

@@ -19,13 +19,12 @@ from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.inputs.given import Given
 from kofn.inputs.settled import Rows, rows_of
 from kofn.links.link import Link
+from kofn.operations.by_kernel import in_memory
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.by_kernel import in_memory
-from kofn.threshold.compiled import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,19 +165,14 @@ def _of_label(link: Link, p: Array, target: Array, moved: Array) -> Array:
     return link.cdf((xp.sum(others * z, axis=-1) - moved) / xp.sum((1 - p) * target, axis=-1))
 
 
-def _of_target(rows: Rows, target: Array, over: Reductions = DENSE) -> Array:
+def _loss(
+    rows: Rows, target: Array, likely: int, over: Reductions = DENSE, found: Any = None
+) -> Array:
+    if likely:
+        return -at_labels(answers.log_softmax(rows), target)
     if target.ndim < rows.scores.ndim:
         target = marked(rows.scores, target[..., None])
-    return answers.gap(rows, cast(target, rows.scores.dtype), over)
-
-
-def _of_likelihood(rows: Rows, labels: Array) -> Array:
-    return -at_labels(answers.log_softmax(rows), labels)
-
-
-def _plain(given: Given, target: Array, likely: int) -> Array:
-    reference = _of_likelihood if likely else _of_target
-    return evaluate(reference, rows_of(_with_number(given, target)), target, over=given.over)
+    return answers.gap(rows, cast(target, rows.scores.dtype), over, found=found)
 
 
 def with_number(given: Given, target: Array) -> Given:
@@ -204,7 +198,7 @@ def _compared(
         return loss, xp.where(moves, answers.softmax(rows, over) - target, 0.0)
     placed = implicit.place(rows, over, found)
     away = pullbacks.of_losses(xp.ones_like(rows.k), placed, rows, target)
-    return answers.gap(rows, target, over, found), away
+    return answers.gap(rows, target, over, found=found), away
 
 
 def _marked(x: Array, labels: Array, over: Reductions) -> Array:
@@ -219,7 +213,8 @@ LOSS = Operation(
     gives="loss r, away N if slopes, moved r if slopes",
     of=ROWS,
     kernel=_gap,
-    plain=_plain,
+    reference=_loss,
+    without_theta="likely",
     back=(
         Operation(
             name="",

@@ -1,8 +1,47 @@
 """A declaration of an operation on rows: what it takes and gives, its kernel, and its way back.
 
-`kofn/adapters` makes of a declaration what each framework wants: an autograd function, an operator
-with the shapes, derivative and sharding of its answers, a JAX primitive with its rules, a loop over
-blocks of segments. No adapter knows an operation by its name.
+An operation maps rows of scores to numbers per entry or per row: weights, a threshold, a loss. It
+is declared once, as data, and every framework is served from the declaration.
+
+A call goes down these layers, and its answer comes back the same way:
+
+    maps, losses, …   check the arguments (`inputs/given.py`), and name an operation
+    adapters/route    decides what computes it: a kernel, an operator, a primitive, array code
+    adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
+                      jax/: a primitive with its rules; shards/: rows in several processes
+                      segments.py: a loop over blocks; array_code.py: θ first, then the formula
+    operations/       the declarations: which kernels, which formulas, what is kept for the way back
+    formulas/         array code at a known θ, with all derivatives: it defines the answer
+    kernels/, solver/ compiled code; θ in array code
+
+The contract:
+
+- The array code, `reference`, defines the answer, and it is differentiable to any order. A kernel
+  computes the same numbers, sooner.
+- `reference` takes θ as `found`, and solves nothing. An adapter finds θ.
+- No adapter knows an operation by its name, but where rows need another operation: segments, costs
+  in several processes, choices on a mesh. No declaration knows how a framework differentiates.
+- The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
+  take, and nothing else: this is all the memory that a call holds until then.
+- First derivatives are ways back, kernels mostly. The derivative of a way back is that of
+  `reference` at the θ that was kept.
+- A kernel that gives up on a row says so, and array code does this row.
+- No answer shares memory with an argument or another answer, and every entry of it is written.
+- The name of an operation and its line of arguments are a torch operator. Saved programs know it by
+  these, so they do not change.
+
+Why not otherwise:
+
+- Not a function per operation and framework: 22 operations were 150 registrations by hand, and each
+  fact about shapes stood in eight places. What was missing in one of them was seen by nobody.
+- Not second derivatives by differentiating a way back: it takes θ as a constant, so they would be
+  wrong, and no error would say so.
+- Not θ found by the formulas: they would stand above what finds θ for each framework, and repair,
+  which is below, could not call them. On JAX, θ and the formula are one program all the same: the
+  adapter compiles the function that does both.
+- Not kernels behind the array code, as its fast path: θ alone is what they would share. A kernel
+  gives weights and θ in the same pass.
+- Not a class per operation: an adapter asks for fields, and a compiler traces the code that asks.
 
 Arguments and answers are written as one line, such as "x n, theta 2, k #, link": the name and the
 kind of each.
@@ -92,14 +131,18 @@ class Operation:
     kernel: Callable[..., Any]
     reference: Callable[..., Any] | None = None
     """The array code that defines the answer: reference(rows, *arrays, over=, found=, …), for the
-    `Rows` that `inputs/settled.py` makes of the arguments, with θ as `found` if it is known.
+    `Rows` that `inputs/settled.py` makes of the arguments. θ is `found`: it solves nothing.
     """
     at_theta: bool = True
-    """Whether `reference` takes θ as `found`, if it is known, in place of solving for it."""
+    """Whether `reference` takes θ."""
+    without_theta: str = ""
+    """The setting with which `reference` takes no θ."""
     plain: Callable[..., Any] | None = None
     """Array code in the place of `reference`, which gets the rows before they are settled."""
     fixed: Callable[..., Any] | None = None
-    """`plain` without derivatives, if that is less work. For JAX."""
+    """The answer of rows with costs that are not settled, if the derivatives alone are those of
+    `reference`: a hard choice.
+    """
     back: tuple[Operation, ...] = ()
     """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
     and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
@@ -151,7 +194,7 @@ class Operation:
     moves_as: Operation | None = None
     """The operation whose derivatives the answer has; with `onward`, the second answer. For JAX."""
     each_alpha: str = ""
-    """The name in operations/each_alpha.py of the same for rows with an alpha each, on torch."""
+    """The same for rows with an alpha each, on torch: its name in adapters/torch/each_alpha.py."""
     closed: Operation | None = None
     """The same by array code with a way back in closed form, for eager torch without kernels."""
     functions: str = ""
@@ -172,6 +215,8 @@ class Operation:
     """Whether the last setting says if anything is learned."""
     asks: tuple[str, ...] = field(init=False)
     """The tensors of the rows of which settings "of_…" before "slopes" say if they are learned."""
+    told: tuple[str, ...] = field(init=False)
+    """The settings that say what is learned; array code needs none of them."""
     has_link: bool = field(init=False)
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
@@ -193,6 +238,7 @@ class Operation:
         self.has_slopes = "slopes" in self.settings
         asked_of = [name for name in self.settings if name.startswith("of_")]
         self.asks = tuple(name.removeprefix("of_") for name in asked_of if self.has_slopes)
+        self.told = (*asked_of, "slopes") if self.has_slopes else ()
         self.has_link = any(each.name == "link" for each in self.arguments)
         self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
         moved = {name for back in self.back for names in back.cotangents for name in names}

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import nan_where, not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.inputs.compiled import whole
 from kofn.solver.equation import far
 from kofn.subsets import operations, routes
-from kofn.threshold.compiled import whole
 
 
 class Rows(NamedTuple):

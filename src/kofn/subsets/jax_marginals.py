@@ -12,12 +12,12 @@ from typing import Any
 import jax
 
 from kofn import links
-from kofn.adapters.jax_linear import Linear, Pull, differentiate
+from kofn.adapters.jax.linear import Linear, Pull, differentiate
+from kofn.adapters.jax.operators import Operator, Settings, Site, bind, wanted
+from kofn.adapters.theta import threshold
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import promoting
 from kofn.kernels.contract import COVARIANCE, MARGINALS
-from kofn.threshold.jax_operators import Operator, Settings, Site, bind, wanted
-from kofn.threshold.route import threshold
 
 
 def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.Array | None:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.adapters.shards.search import solve
 from kofn.shards.given import Shards
 from kofn.shards.reductions import GroupRows
-from kofn.shards.search import solve
 from kofn.shards.statistics import Statistics, gathered
 from kofn.solver.equation import far
 from kofn.subsets import quadrature

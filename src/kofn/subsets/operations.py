@@ -9,13 +9,13 @@ from typing import Any
 
 from kofn import kernels, links
 from kofn.adapters import route
+from kofn.adapters.theta import threshold
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
 from kofn.kernels import contract
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
 from kofn.subsets import quadrature
-from kofn.threshold.route import threshold
 
 Kernels = kernels.SubsetKernels | None
 LOGITS, COINS = scores("y", "subsets"), scores("z", "subsets")

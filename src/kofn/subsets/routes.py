@@ -6,9 +6,11 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.adapters.theta import threshold as any_threshold
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
+from kofn.inputs.compiled import whole
 from kofn.operations.operation import Operation
 from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
@@ -18,8 +20,6 @@ from kofn.subsets.operations import (
     kernel_for,
     sum_of,
 )
-from kofn.threshold.compiled import whole
-from kofn.threshold.route import threshold as any_threshold
 
 
 def threshold(y: Array, k: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kofn.arrays.kinds import Array, cast, contiguous, dtype_name, full_like, namespace
+from kofn.arrays.kinds import Array, cast, contiguous, dtype_name, namespace
 from kofn.arrays.operations import arange, convolved, take_along_first
 from kofn.kernels.contract import window_of
 from kofn.subsets import quadrature
@@ -63,10 +63,9 @@ def _even(level: Groups) -> Groups:
         return level
     xp = namespace(level.mean)
     probability, start, mean = level
-    none = full_like(mean, (*mean.shape[:-1], 1), 0.0)
-    window = probability.shape[0]
+    window, none = probability.shape[0], xp.zeros_like(mean[..., :1])
     sure = cast(arange(mean, window) == 0, mean.dtype).reshape((window,) + (1,) * mean.ndim)
-    sure = xp.broadcast_to(sure, (window, *none.shape))
+    sure = sure + xp.zeros_like(probability[..., :1])  # on the mesh of the others
     return Groups(
         xp.concat([probability, sure], axis=-1),
         xp.concat([start, none], axis=-1),

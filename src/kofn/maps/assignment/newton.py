@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
+from kofn.inputs.given import given_again
 from kofn.links import table
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open
-from kofn.maps.topk import soft_topk_threshold
+from kofn.operations.topk import THETA
 
 DENSE = 256
 """Columns up to which S is formed and factorised; above, conjugate gradients take less time."""
@@ -148,7 +150,7 @@ def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array
 def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
     """Return F′ of each entry at the rows' thresholds; 0 where an entry is excluded."""
     xp = namespace(y)
-    theta = soft_topk_threshold(y, k, link=link, temperature=t[..., None])[..., None]
+    theta: Any = route.answer(THETA, given_again(y, k, t[..., None], link))[..., None]
     moving = xp.isfinite(y) & xp.isfinite(theta)
     z = (xp.where(moving, y, 0.0) - xp.where(moving, theta, 0.0)) / t[..., None, None]
     entries = link.map_alpha(lambda alpha: alpha[..., None])

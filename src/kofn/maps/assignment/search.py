@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.inputs.given import given_again
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
 from kofn.maps.assignment.newton import centred, curvature, newton_step, room_of, slopes_of
 from kofn.maps.assignment.wide import near
-from kofn.maps.topk import soft_topk, soft_topk_threshold
+from kofn.operations.topk import THETA, WEIGHTS
 
 COLD = 60
 """Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""
@@ -137,7 +139,7 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
     tolerance, t = 1e-12 if float(info.eps) < 1e-12 else 5e-7, s.t
     beta = s.base + s.length[..., None] * s.step
     rows = near(p.x - beta[..., None, :], p.k, t, spread, link)
-    weights = soft_topk(rows.y, p.k, link=link, temperature=rows.t)
+    weights = route.answer(WEIGHTS, given_again(rows.y, p.k, rows.t, link))
     excess = xp.sum(weights, axis=-2) - p.c
     error = xp.max(xp.abs(excess) / room, axis=-1)
     rest = xp.sum(excess * s.step, axis=-1)
@@ -287,7 +289,7 @@ def _alternated(p: Open, link: Link, t: Array, spread: Array, beta: Array) -> Ar
 
     def thresholds(y: Array, k: Array) -> Array:
         rows = near(y, k, t, spread, link)
-        found = soft_topk_threshold(rows.y, k, link=link, temperature=rows.t)
+        found = route.answer(THETA, given_again(rows.y, k, rows.t, link))
         return xp.where(xp.isfinite(found), rows.origin + found * rows.unit, 0.0)
 
     alpha = thresholds(p.x - beta[..., None, :], p.k)

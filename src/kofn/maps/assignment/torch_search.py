@@ -1,6 +1,6 @@
 """The search for prices as a custom torch operator for torch.compile and vmap.
 
-It has no derivative: as for `kofn::threshold` in `threshold/torch_operator.py`, these are attached
+It has no derivative: as for `kofn::threshold` in `adapters/torch/threshold.py`, these are attached
 afterwards.
 """
 

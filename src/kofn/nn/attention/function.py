@@ -165,6 +165,11 @@ def groups_of(query: Tensor, key: Tensor, value: Tensor) -> int:
             )
     if not query.shape[-1]:
         raise ValueError(f"query must have features; got {tuple(query.shape)}")
+    if not query.dtype == key.dtype == value.dtype and not is_autocast(query):
+        raise TypeError(
+            "query, key and value must have the same dtype; got query "
+            f"{query.dtype}, key {key.dtype}, value {value.dtype}"
+        )
     heads = key.shape[-3]
     if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(

@@ -139,16 +139,16 @@ class Routing(RouterBase):
     def _settings(self, learns: bool) -> Settings:
         bias = None if self.balance is None else self.balance()
         return Settings(
-            self.k,
-            self._gating(),
-            self.max_experts,
-            bias,
-            self.running,
-            learns,
-            not self.training,
-            self.processes,
-            self.groups,
-            self.selection == "budget" and isinstance(self.balance, QuantileBias),
+            k=self.k,
+            gating=self._gating(),
+            width=self.max_experts,
+            bias=bias,
+            running=self.running,
+            learns=learns,
+            alone=not self.training,
+            others=self.processes,
+            groups=self.groups,
+            levels=self.selection == "budget" and isinstance(self.balance, QuantileBias),
         )
 
     def extra_repr(self) -> str:

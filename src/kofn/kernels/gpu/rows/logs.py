@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name, scalar
+from kofn.arrays.kinds import scalar
 from kofn.kernels.gpu.rows.alpha import in_alpha
+from kofn.kernels.gpu.rows.formulas import EPS
+from kofn.kernels.gpu.rows.place import placed
 
 
 def logarithms(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return log p in the dtype of x: 0 or −∞ where θ is endless, a share of k at +inf."""
-    link, z, high, center, out, top = _placed(x, theta, temperature, link)
+    link, z, high, known, out, top = placed(x, theta, temperature, link)
     endless = high.abs() == torch.inf
-    found = link.log_cdf(torch.where(out | endless, scalar(z, 0.0), z)) + center * 0.0
+    found = link.log_cdf(torch.where(out | endless, scalar(z, 0.0), z)) + known
     least, whole = scalar(z, -torch.inf), scalar(z, 0.0)
     found = torch.where(endless, torch.where(high < 0, whole, least), found)
     number = top.sum(-1, keepdim=True)
@@ -32,10 +34,14 @@ def log_gradients(
     F′/F comes from the smaller tail, and F′/ΣF′ from log F′: neither underflows.
     """
     given, number = link, isinstance(temperature, float)
-    link, z, high, center, out, _ = _placed(x, theta, temperature, link)
+    link, z, high, known, out, _ = placed(x, theta, temperature, link)
     nothing, least = scalar(z, 0.0), scalar(z, -torch.inf)
     still = out | (high.abs() == torch.inf)
     z = torch.where(still, nothing, z)
+    if given.capped is not False:
+        # The least that is chosen has the slope from below: θ, a float32, says so to four of its
+        # rounding errors (`up_to_1` to those of float64).
+        z = torch.where((z > 1) & (z < 1 + 4 * EPS.value), scalar(z, 1.0), z)
     p = link.cdf(z)
     slope = torch.where(p > 0.5, link.pdf(z) / p, link.cdf_slope(z))
     # What is exactly 0 does not move, and may carry any cotangent.
@@ -48,22 +54,11 @@ def log_gradients(
     mean = pulled.sum(-1, keepdim=True) / torch.where(size == 0, scalar(z, 1.0), size)
     t = temperature if number else temperature.double()[..., None]
     in_x = (pulled - raised * mean) / t
-    in_x = torch.where(still, nothing, in_x + center * 0.0)  # a bounded link would hide a NaN
+    in_x = torch.where(still, nothing, in_x + known)  # a bounded link would hide a NaN
     in_t = -(in_x * z).sum(-1)
     answers = in_x.to(x.dtype), torch.stack((in_t, in_t)).to(theta.dtype), False
     if not of_alpha:
         return answers
     each = torch.where(flat | (p == 0), nothing, cotangent / p)
-    known = (center * 0.0).float()[..., 0]
-    return *answers, in_alpha(x, each.float(), theta, temperature, given) + known
-
-
-def _placed(x: Tensor, theta: Tensor, temperature: Any, link: Any) -> tuple[Any, ...]:
-    """Return (link, z, the high part of θ, its center, what is out of play or +inf, +inf)."""
-    link = link.map_alpha(lambda alpha: alpha.double()[..., None])
-    t = temperature if isinstance(temperature, float) else temperature.double()[..., None]
-    high, low = theta.double().unsqueeze(-1)
-    center = torch.where(high.abs() == torch.inf, scalar(high, 0.0), high + low)
-    top = x == torch.inf
-    out = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
-    return link, (x.double() - center) / t, high, center, out, top
+    found = in_alpha(x, each.float(), theta, temperature, given)
+    return *answers, found + known.float()[..., 0]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name, scalar
 from kofn.arrays.torch.state import recording
+from kofn.kernels.gpu.rows.place import placed
 
 
 def gaps(
@@ -19,23 +20,17 @@ def gaps(
     wanted: bool, of_alpha: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return what `RowKernels.gaps` does."""
-    link = link.map_alpha(lambda alpha: alpha.double()[..., None])
-    t = temperature if isinstance(temperature, float) else temperature.double()[..., None]
-    high, low = theta.double().unsqueeze(-1)
-    endless, top = high.abs() == torch.inf, x == torch.inf
-    out = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
-    nothing = scalar(high, 0.0)
-    center = torch.where(endless, nothing, high + low)
-    z = (x.double() - center) / t
-    still = out | endless
-    # A row with a NaN has NaN for θ.
+    link, z, high, known, out, top = placed(x, theta, temperature, link)
+    nothing = scalar(z, 0.0)
+    # One that takes all of a row has −∞ for θ, and is as likely as its score says.
+    still = out | ((high == torch.inf) if likely else (high.abs() == torch.inf))
     z = torch.where(still, nothing, z)
     labels = target[..., None] if target.ndim < x.ndim else None
     how = _likely if likely else _of_weights if labels is None else _of_labels
     given = target if labels is None else labels
     loss, away = how(z, given, link, still, top)
-    # A bounded link would hide a NaN.
-    away = torch.where(still, nothing, away + center * 0.0)
+    # A bounded link would hide a NaN, which a row with one has for θ.
+    away = torch.where(still, nothing, away + known)
     infinite = scalar(loss, torch.inf)
     if likely:
         return torch.stack((loss, loss)).float(), away.float() if wanted else None, False
@@ -87,13 +82,14 @@ def _likely(
     z = torch.where(still, least, z)
     own = z.gather(-1, labels)
     others = z.scatter(-1, labels, -torch.inf)
-    loss = torch.logaddexp(others.logsumexp(-1, keepdim=True) - own, scalar(z, 0.0))
+    rest = others.logsumexp(-1, keepdim=True)
+    loss = torch.logaddexp(rest - own, scalar(z, 0.0))
     # A row that +inf shares has no loss but at one of these.
     tops = top.sum(-1, keepdim=True)
     shared = torch.where(top.gather(-1, labels), tops.double().log(), scalar(z, torch.inf))
     known = ~loss.isnan() | (own == least)
     loss = torch.where(known & (tops > 0), shared, torch.where(own == least, -least, loss))
-    away = torch.exp(others - (own + loss)).scatter_(-1, labels, torch.expm1(-loss))
+    away = torch.exp(others - torch.logaddexp(rest, own)).scatter_(-1, labels, torch.expm1(-loss))
     away = torch.where(loss == torch.inf, scalar(z, 0.0), away)
     return loss[..., 0], away
 

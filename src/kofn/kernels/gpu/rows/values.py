@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name
+
 
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return S_k = kθ + T Σ G(z), and its slope in T, Σ(G(z) − zF(z)), like θ.
@@ -24,17 +26,19 @@ def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Ten
     of_row = t if isinstance(t, float) else t[..., None]
     high, low = theta.double()
     endless, unknown = high.abs() == torch.inf, high.isnan()
-    center = (high + low).masked_fill(endless, 0.0)
-    still = x.abs() == torch.inf
-    wide = x.double().masked_fill(still, 0.0)
-    z = ((wide - center[..., None]) / of_row).masked_fill(still, 0.0)
+    # The sum of θ's parts loses digits of the lower one; subtraction from finite x casts it.
+    center = high.masked_fill(endless, 0.0)
+    top = x == torch.inf
+    still = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
+    known = x.masked_fill(still, 0.0)
+    z = (((known - center[..., None]) - low[..., None]) / of_row).masked_fill(still, 0.0)
     integral = link.integral(z)
     parts = torch.stack((integral, integral - z * link.cdf(z)))
     integral, slope = parts.masked_fill(still, 0.0).sum(-1)
-    value = (k * (center - t * edge) + t * integral).masked_fill(endless, 0.0)
-    value = torch.where(high == -torch.inf, wide.sum(-1), value)
+    value = (k * (center + (low - t * edge)) + t * integral).masked_fill(endless, 0.0)
+    value = torch.where(high == -torch.inf, known.sum(-1, dtype=torch.float64), value)
     # A score of +inf is in the sum of any entries, and takes 1 of k.
-    count = (x == torch.inf).sum(-1)
+    count = top.sum(-1)
     value = value.masked_fill(count.clamp(max=1) * k > 0, torch.inf)
     slope = (slope - (k - count) * edge).masked_fill(endless, 0.0)
     return torch.stack((value, slope)).masked_fill(unknown, torch.nan).to(theta.dtype)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, bind
 from kofn.arrays.jax.private import ad
-from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, bind
 
 
 class Pull(NamedTuple):

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from kofn.adapters.jax_alphas import in_kinds
-from kofn.adapters.jax_linear import pushed
-from kofn.adapters.jax_primitives import linear_of
-from kofn.adapters.jax_rows import names_of, packed, prepared, solved
+from kofn.adapters.jax.alphas import in_kinds
+from kofn.adapters.jax.linear import pushed
+from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
+from kofn.adapters.jax.primitives import linear_of
+from kofn.adapters.jax.rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
 from kofn.arrays.kinds import cast
 from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation, Signature
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,43 +10,110 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax, numpy
 
+from kofn.adapters.jax.operators import Operator, Settings, bind
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.jax.axes import keys_of
-from kofn.arrays.kinds import promoting
+from kofn.arrays.kinds import dtype_name, promoting
+from kofn.arrays.operations import top_indices
+from kofn.formulas import choice
+from kofn.inputs.given import Given
+from kofn.kernels.contract import SMALLEST
+from kofn.operations.choice import FIRST, FIRST_OF_MASKED, LARGEST, RANKED, RANKED_OF_MASKED
+from kofn.operations.operation import Operation
+from kofn.shards.jax_axis import AxisRows
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.jax_axis import AxisRows
-from kofn.threshold.jax_operators import Operator, Settings, bind
 
 Rule = Callable[..., jax.Array]
 
 
-def hard(x: jax.Array, k: jax.Array, whole: int | None, rule: Rule) -> jax.Array:
-    """Return shares in [0, 1] of the k largest entries: rule(x, k, whole) on one device."""
-    return _call(_HARD, Settings("", whole, False, rule), x, k)[0]
+def hard(given: Given, k: Any) -> jax.Array:
+    """Return the hard top-k of dense rows; `k` is what the caller gave, a number or an array.
+
+    A number tells how many entries there are to find before the program runs.
+    """
+    x, whole = stop_gradient(given.wide().scores), choice.whole_of(k)
+    count = stop_gradient(given.per_row().k)
+    if whole == 0:
+        chosen = numpy.zeros_like(x)
+    else:
+        rule = _by_count if whole is None else choice.by_indices
+        settings = Settings("", whole, False, rule)
+        chosen = _call(_HARD, settings, choice.known_scores(x), count)[0]
+    found: Any = choice.with_nan(x, count, chosen)
+    return found
 
 
-def first(
-    x: jax.Array, k: int, rule: Rule, mask: jax.Array | None = None, ascending: bool = False
+def _by_count(x: jax.Array, k: jax.Array, whole: None) -> Any:
+    return choice.by_count(keys_of(x), k, whole, x.dtype)
+
+
+def largest(x: jax.Array, k: int) -> jax.Array:
+    return _chosen(choice.known_scores(x), k, top_indices)
+
+
+def first(x: jax.Array, k: int, way: int) -> jax.Array:
+    if way & SMALLEST:
+        return _chosen(x, k, _smallest, ascending=True)
+    # XLA orders a NaN by its sign.
+    known = numpy.where(x != x, math.nan, x) if "float" in dtype_name(x) else x
+    return _chosen(known, k, top_indices)
+
+
+def _smallest(x: jax.Array, k: int) -> Any:
+    return choice.first(x, k, SMALLEST)
+
+
+def first_of_masked(x: jax.Array, mask: jax.Array, k: int, way: int) -> jax.Array:
+    rule = _smallest_of_masked if way & SMALLEST else _largest_of_masked
+    return _chosen(x, k, rule, mask)
+
+
+def _smallest_of_masked(x: jax.Array, k: int, mask: jax.Array) -> Any:
+    return choice.first_of_masked(x, mask, k, SMALLEST)
+
+
+def _largest_of_masked(x: jax.Array, k: int, mask: jax.Array) -> Any:
+    return choice.first_of_masked(x, mask, k, 0)
+
+
+def _chosen(
+    x: Any, k: int, rule: Rule, mask: jax.Array | None = None, ascending: bool = False
 ) -> jax.Array:
     """Return the indices of the k entries that come first: rule(x, k[, mask]) on one device.
 
     Equal ones come in the order of their indices. By a rule without a mask that is `ascending`, a
     NaN comes last.
     """
-    if k == 0:
-        return numpy.zeros((*x.shape[:-1], 0), "int32")
     slots = numpy.zeros((*x.shape[:-1], k), "int32")
+    if k == 0:
+        return slots
     settings = Settings("", k, False, rule, True)
     if mask is not None:
         return _call(_FIRST_OF_MASKED, settings, x, mask, slots)[0]
     return _call(_SMALLEST if ascending else _LARGEST, settings, x, slots)[0]
 
 
-def ranked(x: jax.Array, ranks: jax.Array, rule: Rule, mask: jax.Array | None = None) -> jax.Array:
-    """Return the indices of the numbers of these ranks: rule(x, ranks[, mask]) on one device."""
-    settings = Settings("", None, False, rule, True)
-    if mask is not None:
-        return _call(_RANKED_OF_MASKED, settings, x, mask, ranks)[0]
-    return _call(_RANKED, settings, x, ranks)[0]
+def ranked(x: jax.Array, ranks: jax.Array) -> jax.Array:
+    return _call(_RANKED, Settings("", None, False, choice.ranked, True), x, ranks)[0]
+
+
+def ranked_of_masked(x: jax.Array, mask: jax.Array, ranks: jax.Array) -> jax.Array:
+    settings = Settings("", None, False, _ranked_of_masked, True)
+    return _call(_RANKED_OF_MASKED, settings, x, mask, ranks)[0]
+
+
+def _ranked_of_masked(x: jax.Array, ranks: jax.Array, mask: jax.Array) -> Any:
+    return choice.ranked_of_masked(x, mask, ranks)
+
+
+ANSWERS: dict[Operation, Callable[..., jax.Array]] = {
+    LARGEST: largest,
+    FIRST: first,
+    FIRST_OF_MASKED: first_of_masked,
+    RANKED: ranked,
+    RANKED_OF_MASKED: ranked_of_masked,
+}
+"""What answers choices of rows that may be spread over devices."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -1,4 +1,4 @@
-"""Operations on JAX arrays: those that declare calls of XLA are primitives.
+"""Operations on JAX arrays: those that declare calls of XLA are primitives, and so are choices.
 
 All others are array code, around a threshold that is a primitive.
 """
@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kofn.adapters import jax_onward, jax_primitives
+from kofn.adapters.jax import choice, onward, primitives
+from kofn.adapters.jax.operators import Settings, served
 from kofn.arrays.kinds import Array
-from kofn.formulas import answers, knapsack_choice, pullbacks
 from kofn.inputs.given import Given
 from kofn.kernels.contract import GENERAL
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
 from kofn.solver.reductions import DENSE
-from kofn.threshold import jax_repair
-from kofn.threshold.jax_operators import Settings, served
-
-_OF_ROWS = answers.weights, answers.gap, pullbacks.log_cotangents
-jax_repair.solve_by(jax_repair.Reference(*_OF_ROWS, knapsack_choice.fill))
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}
 """The signature of rows with an alpha each, by that of rows with a number for alpha."""
@@ -31,8 +26,11 @@ def answer(
 ) -> Any:
     """Return the answer of an operation by a primitive, or None if there is none for it.
 
-    The primitive calls a kernel on a CPU, and is array code elsewhere.
+    The primitive calls a kernel on a CPU, and is array code elsewhere. That of a choice is array
+    code everywhere, which knows what to do with rows that are spread over devices.
     """
+    if operation in choice.ANSWERS:
+        return choice.ANSWERS[operation](rows, *arrays, *settings)
     dense = type(rows) is not Given or rows.over is DENSE
     if operation.xla is None or not dense:
         return None
@@ -44,7 +42,7 @@ def answer(
     tensors = of.tensors(rows.per_row() if type(rows) is Given else rows)
     static = Settings(rows.link.id, number, True, own=(*settings,))
     if operation.onward is None:
-        return jax_primitives.answer(operation, of, static, *tensors) if n else None
-    if isinstance(n, int) and n > jax_onward.MOST:  # it may be a symbol
+        return primitives.answer(operation, of, static, *tensors) if n else None
+    if isinstance(n, int) and n > onward.MOST:  # it may be a symbol
         return None
-    return jax_onward.answer(operation, of, static, *tensors, *arrays)
+    return onward.answer(operation, of, static, *tensors, *arrays)

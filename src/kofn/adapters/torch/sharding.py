@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-from kofn.adapters.torch_operators import REGISTERED, Plan, is_given
+from kofn.adapters.torch.operators import REGISTERED, Plan, is_given
 from kofn.arrays.torch.operator import OPERATORS
 from kofn.operations.operation import LAYERS, PAIR, THREE, Argument, arguments_of
 

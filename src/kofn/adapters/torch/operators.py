@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
-from kofn.adapters.torch_segments import OF_SEGMENTS
+from kofn.adapters.torch import each_alpha
+from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.dtensors import has_whole_rows
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled
 from kofn.inputs.given import Given
 from kofn.links.link import by_id
-from kofn.operations import each_alpha
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import (
     ARRAYS,

@@ -1,6 +1,6 @@
 """The threshold of segments as a custom torch operator for torch.compile and vmap.
 
-As for `kofn::threshold` in `threshold/torch_operator.py`, derivatives are attached afterwards.
+As for `kofn::threshold` in `adapters/torch/threshold.py`, derivatives are attached afterwards.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kofn import kernels
 from kofn.arrays.torch.state import batched, is_plain
 from kofn.inputs.given import Given
 from kofn.links.link import Link, by_id
+from kofn.operations import by_kernel
 from kofn.segments.blocks import by_blocks
 from kofn.segments.form import KnownSegments
 from kofn.segments.order import Order
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
-from kofn.threshold import by_kernel
 
 
 @torch.library.custom_op("kofn::segment_threshold", mutates_args=())

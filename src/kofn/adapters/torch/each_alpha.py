@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.adapters import array_code
+from kofn.adapters.theta import theta_of
 from kofn.arrays.torch.state import is_plain, recording
 from kofn.formulas import answers
 from kofn.inputs.given import Given
@@ -24,7 +26,6 @@ from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
-from kofn.threshold.route import threshold
 
 Answers = tuple[Tensor | None, ...]
 
@@ -118,7 +119,7 @@ def _answer(reference: Callable[..., Any], part: Given) -> Answers:
     """Return the answer of rows, and θ as two floats, by array code."""
     with torch.no_grad():
         rows = rows_of(part)
-        theta: Any = threshold(rows.scores, rows.k, rows.temperature, rows.link)
+        theta = theta_of(rows)
         return reference(rows, found=theta), torch.stack(theta)
 
 
@@ -140,7 +141,8 @@ def _cotangents(reference: Callable[..., Any], part: Given[Tensor], cotangent: T
     """Return the cotangents of the scores, k and T, and alpha, as a kernel's way back does."""
 
     def of(given: Given[Tensor]) -> Tensor:
-        found: Tensor = reference(rows_of(given))
+        rows = rows_of(given)
+        found: Tensor = reference(rows, found=theta_of(rows))
         return found
 
     slopes: list[Tensor] = recording(_slopes, of, part, cotangent)
@@ -241,7 +243,8 @@ def _loss_by_array_code(
     part: Given[Tensor], target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
     def of(given: Given[Tensor]) -> Tensor:
-        return _plain_loss(given, target, likely)
+        found: Tensor = array_code.answer(losses.LOSS, given, (target,), (likely, 0))
+        return found
 
     if not slopes:
         with torch.no_grad():
@@ -254,19 +257,12 @@ def _loss_by_array_code(
     return found, away, moved, in_alpha if of_alpha else None
 
 
-def _plain_loss(given: Given, target: Tensor, likely: int, of_alpha: int = 0) -> Tensor:
-    assert losses.LOSS.plain is not None
-    found: Tensor = losses.LOSS.plain(given, target, likely)
-    return found
-
-
 LOSS = replace(
     losses.LOSS,
     name="gap_each_alpha",
     takes=f"x n, target n, {OF.takes.removeprefix('x n, ')}, likely int, of_alpha int, slopes int",
     gives=f"{losses.LOSS.gives}, in_alpha r if of_alpha",
     of=OF,
-    plain=_plain_loss,
     back=(
         replace(losses.LOSS.back[0], of=OF),
         Operation(

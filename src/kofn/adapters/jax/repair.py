@@ -7,37 +7,20 @@ rows come here.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kofn.formulas import answers, knapsack_choice, pullbacks
 from kofn.inputs.given import Given, with_costs
 from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import link_of
 from kofn.links.alpha import in_alpha
-from kofn.threshold.by_kernel import finish, part
+from kofn.operations.by_kernel import finish, part
 
 if TYPE_CHECKING:
     from kofn.links.link import Link
-
-
-class Reference(NamedTuple):
-    """The functions of the reference that are in files above this one."""
-
-    weights: Callable[..., Any]
-    gap: Callable[..., Any]
-    log_cotangents: Callable[..., Any]
-    fill: Callable[..., Any]
-
-
-_reference: list[Reference] = []
-
-
-def solve_by(reference: Reference) -> None:
-    """Set the functions that the reference consists of."""
-    _reference[:] = [reference]
 
 
 class _Job:
@@ -78,7 +61,7 @@ def weights(*job_words: Any) -> None:
     hi[:], lo[:] = theta
     if job.places["out"]:
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = _reference[0].weights(rows, found=solution)
+            job.entries("out")[where] = answers.weights(rows, found=solution)
 
 
 def losses(*job_words: Any) -> None:
@@ -89,7 +72,7 @@ def losses(*job_words: Any) -> None:
     given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
     with np.errstate(all="ignore"):
         target, solution = job.entries("g")[where], (hi[where], lo[where])
-        loss[where] = _reference[0].gap(rows_of(given), target, found=solution)
+        loss[where] = answers.gap(rows_of(given), target, found=solution)
 
 
 def log_cotangents(*job_words: Any) -> None:
@@ -104,7 +87,7 @@ def log_cotangents(*job_words: Any) -> None:
     with np.errstate(all="ignore"):
         x = np.where(x <= np.finfo(lost.dtype).min / 2, -np.inf, x)
         rows = rows_of(Given(x, k, t, job.link_at(where)))
-        pulled = _reference[0].log_cotangents(g, rows, (hi, lo))
+        pulled = pullbacks.log_cotangents(g, rows, (hi, lo))
         job.entries("out")[where], in_t[where] = pulled
         if job.places["three"]:
             link = rows.link.map_alpha(lambda alpha: alpha[..., None])
@@ -126,7 +109,7 @@ def knapsacks(*job_words: Any) -> None:
     if job.places["out"]:
         lo[where] = np.inf
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = _reference[0].weights(rows, found=solution)
+            job.entries("out")[where] = answers.weights(rows, found=solution)
 
 
 def filled(*job_words: Any) -> None:
@@ -134,7 +117,7 @@ def filled(*job_words: Any) -> None:
     job = _Job(*job_words)
     where = np.isnan(job.each("hi")[0])
     with np.errstate(all="ignore"):
-        job.entries("out")[where] = _reference[0].fill(part(_with_costs(job), where))
+        job.entries("out")[where] = knapsack_choice.fill(part(_with_costs(job), where))
 
 
 def _with_costs(job: _Job) -> Given:

@@ -1,18 +1,25 @@
-"""The one place that decides what solves for thresholds: a kernel, an operator, or array code."""
+"""θ of rows, a constant: formulas take it as an argument, and attach its derivatives."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
+from kofn.operations import by_kernel
+from kofn.operations.price import solved
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
-from kofn.threshold import by_kernel
-from kofn.threshold.price import solved
+
+
+def theta_of(rows: Rows, over: Reductions = DENSE) -> tuple[Any, ...]:
+    """Return θ of settled rows: two numbers per row, or a Price of rows with costs."""
+    costs = None if rows.costs is None else stop_gradient(rows.costs)
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    return threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
 
 
 def threshold(
@@ -23,23 +30,21 @@ def threshold(
     over: Reductions = DENSE,
     costs: Any = None,
 ) -> tuple[Array, ...]:
-    """Solve as `solver.threshold.solve`, by the fastest route, without derivatives.
+    """Solve as `solver.threshold.solve`, by a kernel if one serves the rows, without derivatives.
 
     With costs, as `solver.price.solve`, in float64 where the framework has it by default. All
     arrays are of the framework of x.
     """
+    if is_jax(x):
+        from kofn.adapters.jax.threshold import threshold_of as on_jax
+
+        return on_jax(x, k, temperature, link, over, costs)
     if over is not DENSE:
         return _of_other_rows(x, k, temperature, link, over, costs)
     if is_torch(x):
-        from kofn.threshold.torch_operator import threshold_of
+        from kofn.adapters.torch.threshold import threshold_of as on_torch
 
-        return threshold_of(x, k, temperature, link, costs)
-    if is_jax(x):
-        from kofn.threshold import jax_price, jax_threshold
-
-        if costs is not None:
-            return jax_price.price_of(x, costs, k, temperature, link)
-        return jax_threshold.threshold(x, k, temperature, link)
+        return on_torch(x, k, temperature, link, costs)
     if costs is not None:
         return solved(x, costs, k, temperature, link)
     theta = by_kernel.threshold(x, k, temperature, link)
@@ -49,27 +54,15 @@ def threshold(
 def _of_other_rows(
     x: Array, k: Any, temperature: Any, link: Link, over: Reductions, costs: Any
 ) -> tuple[Array, ...]:
+    """Return θ of rows in segments or in several processes."""
     if costs is not None:
         return solved(x, costs, k, temperature, link, over)
     if is_torch(x) and isinstance(over, SegmentRows):
-        from kofn.threshold.torch_segments import threshold_of
+        from kofn.adapters.torch.segment_threshold import threshold_of
 
         return threshold_of(x, k, temperature, link, over)
     if hasattr(over, "ranks"):
-        from kofn.shards import search
+        from kofn.adapters.shards import search
 
         return search.threshold_of(x, k, temperature, link, over)  # type: ignore[arg-type]
     return solve(x, k, temperature, link, over)
-
-
-def integral_ends(link: Link, like: Array) -> tuple[float, float, float]:
-    """Return (z, G(−z), G(z) − z) at a large z as numbers, even while `like` is traced."""
-    if is_torch(like):
-        from kofn.threshold.torch_operator import integral_ends as ends
-
-        return ends(link.id)
-    if is_jax(like):
-        from kofn.threshold.jax_threshold import integral_ends as ends
-
-        return ends(link.id)
-    return link.integral_ends(np.asarray(2.0**26))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import nan_where
 from kofn.arrays.operations import in_parts
 from kofn.formulas import answers
@@ -19,7 +20,6 @@ from kofn.shards.reductions import GroupRows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight
 from kofn.solver.price import Price
-from kofn.threshold.route import threshold
 
 
 class Kept(NamedTuple):
@@ -37,13 +37,12 @@ def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
     rows: Any = rows_of(given, over)
-    solved = threshold(rows.scores, rows.k, rows.temperature, rows.link, over, rows.costs)
-    found: Any = Price(*solved)
+    found: Any = Price(*theta_of(rows, over))
     p: Any = place(rows, over, found)
     theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
     over_budget, cost = _over_budget(rows, given, over)
     kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, over_budget, cost)
-    own: Any = answers.weights(rows, over, found)
+    own: Any = answers.weights(rows, over, found=found)
     return own, kept
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
-from kofn.adapters.jax_alphas import in_kinds
-from kofn.adapters.jax_linear import Linear, Pull, differentiate, pushed
-from kofn.adapters.jax_rows import (
+from kofn.adapters.jax.alphas import in_kinds
+from kofn.adapters.jax.linear import Linear, Pull, differentiate, pushed
+from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
+from kofn.adapters.jax.rows import (
     entries_of,
     known,
     names_of,
@@ -28,7 +29,6 @@ from kofn.arrays.jax.private import ad, mlir
 from kofn.inputs.settled import rows_of, uncounted
 from kofn.operations.operation import Operation, Signature
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.jax_operators import RULES, Operator, Rules, Settings, Site, bind
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -16,8 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.adapters import shard_knapsack, torch_eager
-from kofn.adapters.shard_knapsack_choice import fill as knapsack_fill
+from kofn.adapters.shards import knapsack
+from kofn.adapters.shards.knapsack_choice import fill as knapsack_fill
+from kofn.adapters.shards.search import solve
+from kofn.adapters.theta import theta_of
+from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import is_recorded
 from kofn.inputs.settled import Rows
 from kofn.inputs.settled import rows_of as given_rows
@@ -26,7 +29,6 @@ from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import COSTED, NONE, ROWS
 from kofn.shards.given import Shards
-from kofn.shards.search import solve
 from kofn.shards.statistics import Counts, gathered, rows_of
 
 Grads = Sequence[Tensor | None]
@@ -55,7 +57,7 @@ def answer(operation: Operation, shards: Shards, *arrays: Tensor) -> Tensor:
             known = _by_messages(operation, slopes, None, shards, *arrays)[1:]
         return _by_array_code(operation, shards, arrays, known)
     if any(learned):
-        return torch_eager.recorded(_with_back(operation, slopes), _run, None, shards, arrays, ())
+        return eager.recorded(_with_back(operation, slopes), _run, None, shards, arrays, ())
     return _by_messages(operation, slopes, None, shards, *arrays)[0]
 
 
@@ -186,7 +188,7 @@ def _knapsack_answer(operation: Operation, shards: Shards) -> Tensor:
     if served is None or learned[0]:
         return _plain_answer(operation, shards)
     if any(learned):
-        return torch_eager.recorded(served, _run, None, shards, (), ())
+        return eager.recorded(served, _run, None, shards, (), ())
     found: Tensor = served.kernel(None, shards)[0]
     return found
 
@@ -202,7 +204,8 @@ def knapsack_choice(shards: Shards) -> Tensor:
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     assert operation.reference is not None
-    found: Tensor = operation.reference(given_rows(shards.given, shards.over), over=shards.over)
+    rows, over = given_rows(shards.given, shards.over), shards.over
+    found: Tensor = operation.reference(rows, over=over, found=theta_of(rows, over))
     return found
 
 
@@ -210,7 +213,7 @@ def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
     given = COSTED.with_tensors(
         shards.given, [each.detach() for each in COSTED.tensors(shards.given)]
     )
-    found, kept = shard_knapsack.weights(given, shards.over)
+    found, kept = knapsack.weights(given, shards.over)
     return found, *kept
 
 
@@ -220,7 +223,7 @@ def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
 
 
 def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    found = shard_knapsack.cotangents(v, shards.given, shard_knapsack.Kept(*kept), shards.over)
+    found = knapsack.cotangents(v, shards.given, knapsack.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)
     pairs = zip(found, COSTED.tensors(shards.given), strict=True)

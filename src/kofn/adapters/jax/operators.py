@@ -16,12 +16,13 @@ import jax
 from jax.extend.core import Primitive
 
 from kofn import kernels
+from kofn.adapters.jax import repair
+from kofn.adapters.jax.spread import spread
 from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
 from kofn.arrays.jax.private import ad, batching, mlir
 from kofn.arrays.kinds import promoting
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link, by_id
-from kofn.threshold import jax_repair, jax_spread
 
 
 class Settings(NamedTuple):
@@ -104,7 +105,7 @@ class Site(NamedTuple):
 def native() -> Any:
     """Return the module of kernels that XLA can call, or None if there are none here."""
     module = _native()
-    return module if module is not None and module.available(*jax_repair.FINISH) else None
+    return module if module is not None and module.available(*repair.FINISH) else None
 
 
 def _native() -> Any:
@@ -198,7 +199,7 @@ def _lowered(
         spread_out = with_devices(context)
         if spread_out is not None:
             call = partial(primitive.bind, settings=settings)
-            placed = jax_spread.spread(operator, settings, call)
+            placed = spread(operator, settings, call)
             return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
     return _in_array_code(operator, context, values, settings, grouped=False)
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import jax
 
+from kofn.adapters.jax.operators import Settings
+from kofn.adapters.jax.threshold import threshold_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
 from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
+from kofn.shards.jax_axis import AxisRows
 from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold.jax_axis import AxisRows
-from kofn.threshold.jax_operators import Settings
-from kofn.threshold.route import threshold
 
 
 def names_of(of: Signature) -> tuple[str, ...]:
@@ -62,8 +62,8 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
     """
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     costs = None if rows.costs is None else stop_gradient(rows.costs)
-    found: Any = threshold(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
-    if costs is not None:
+    found: Any = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
+    if rows.costs is not None:
         high, low, _, scale = found
         return (high / scale, low / scale), found
     return (found if over is DENSE else _at_ends(rows, found, over)), found

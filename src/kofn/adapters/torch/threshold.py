@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 from kofn.arrays.torch.operator import refuse_untranslated
-from kofn.arrays.torch.state import batched, constant_result, is_plain
+from kofn.arrays.torch.state import batched, is_plain
 from kofn.links.link import Link, by_id
+from kofn.operations import by_kernel
+from kofn.operations.price import solved
 from kofn.solver.price import Price
 from kofn.solver.threshold import solve
-from kofn.threshold import by_kernel
-from kofn.threshold.price import solved
 
 # These warnings concern comparisons of sizes: only checks depend on them, and the tests run
 # traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.
@@ -101,10 +101,3 @@ def _batched(operator, info, in_dims, *arguments):  # type: ignore[no-untyped-de
 
 for operator in (threshold, price):
     operator.register_vmap(partial(_batched, operator))
-
-
-@constant_result
-def integral_ends(link: str) -> tuple[float, float, float]:
-    with torch.no_grad():
-        far = torch.tensor(2.0**26, dtype=torch.float64, device="cpu")
-        return by_id(link, None).integral_ends(far)

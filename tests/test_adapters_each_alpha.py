@@ -7,10 +7,10 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import kofn
 from kofn import links
+from kofn.adapters.torch import each_alpha
 from kofn.kernels.cpu.rows import launch
 from kofn.links.alpha import in_alpha
 from kofn.losses import entmax_loss, fenchel_young_loss, segment_topk_loss
-from kofn.operations import each_alpha
 from rows_of_users import draw, hold
 
 INF, NAN = float("inf"), float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kofn.arrays import torch as of_torch
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -12,11 +13,18 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.inputs.settled import Rows
 from kofn.links.link import Link
+from kofn.operations import by_kernel
 from kofn.solver.neighbours import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions
-from kofn.threshold import by_kernel
+
+
+def price_of(rows: Rows) -> Price:
+    """Return the price of settled rows with costs, a constant."""
+    x, costs, k, t = map(stop_gradient, (rows.scores, rows.costs, rows.k, rows.temperature))
+    return solved(x, costs, k, t, rows.link.map_alpha(stop_gradient))
 
 
 def solved(

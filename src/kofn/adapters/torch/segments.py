@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.adapters import segments
+from kofn.adapters.torch.segment_threshold import given_of_ids
 from kofn.inputs.given import Given
 from kofn.operations import topk
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
-from kofn.threshold.torch_segments import given_of_ids
 
 
 def _unpack(given: Given) -> tuple[Any, ...]:

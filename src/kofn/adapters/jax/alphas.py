@@ -15,9 +15,9 @@ from typing import Any
 import jax
 from jax import lax, numpy
 
+from kofn.adapters.jax.operators import Operator, Site, bind
 from kofn.arrays.jax.private import mlir
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
-from kofn.threshold.jax_operators import Operator, Site, bind
 
 
 def in_kinds(operator: Operator, place: int) -> Operator:

@@ -24,7 +24,7 @@ def evaluate(
     """
     if is_jax(rows.scores):
         from kofn.arrays.jax.compile import bound
-        from kofn.threshold.jax_threshold import evaluate as compiled
+        from kofn.inputs.jax_compiled import evaluate as compiled
 
         chosen: Any = bound(function, **settings) if settings else function
         rows = rows._replace(form=None) if type(rows) is Given else rows

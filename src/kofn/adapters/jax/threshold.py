@@ -1,7 +1,4 @@
-"""The solver as a JAX primitive without a derivative, and functions of rows compiled as a whole.
-
-Both are compiled once per shape and link. `formulas/implicit.py` attaches the derivatives of θ.
-"""
+"""θ as a JAX primitive without a derivative: `formulas/implicit.py` attaches its derivatives."""
 
 from __future__ import annotations
 
@@ -12,52 +9,26 @@ from typing import Any
 
 import jax
 
-try:
-    from jax import enable_x64
-except ImportError:  # JAX before 0.8
-    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
-
+from kofn.adapters.jax.operators import Operator, Settings, Site, bind, served
 from kofn.arrays.kinds import promoting
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows
-from kofn.links.link import Link, by_id
+from kofn.arrays.operations import power_of_two
+from kofn.links.link import Link
+from kofn.operations.price import solved
+from kofn.solver import price
+from kofn.solver.neighbours import Place
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.threshold import solve
-from kofn.threshold.jax_operators import Operator, Settings, Site, bind, served
 
 
-def evaluate(
-    function: Callable[..., jax.Array],
-    rows: Rows | Given,
-    over: dict[str, Any],
-    *arrays: jax.Array,
-) -> jax.Array:
-    """Call function(rows, *arrays, **over), compiled as a whole."""
-    # A link is code, not data, so its id is a static argument.
-    link_id = rows.link.id
-    number, alpha = rows.link.static_and_array_alpha()
-    bare: Any = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
-    return _evaluate(function, link_id, number, alpha, bare, over, *arrays)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-@promoting
-def _evaluate(
-    function: Callable[..., jax.Array],
-    link: str,
-    number: float | None,
-    alpha: jax.Array | None,
-    rows: Any,
-    over: dict[str, Any],
-    *arrays: jax.Array,
-) -> jax.Array:
-    link_ = by_id(link, number if alpha is None else alpha)
-    return function(rows._replace(link=link_), *arrays, **over)
-
-
-def threshold(
-    x: jax.Array, k: jax.Array, temperature: jax.Array, link: Link
-) -> tuple[jax.Array, jax.Array]:
+def threshold_of(
+    x: Any, k: Any, temperature: Any, link: Link, over: Reductions = DENSE, costs: Any = None
+) -> tuple[Any, ...]:
+    """Return θ as two floats, or a Price; in shards by array code, which a primitive contains."""
+    if over is not DENSE:
+        rows = (x, k) if costs is None else (x, costs, k)
+        return (solve if costs is None else solved)(*rows, temperature, link, over)
+    if costs is not None:
+        return _price_of(x, costs, k, temperature, link)
     number, alpha = link.static_and_array_alpha()
     settings = Settings(link.id, number, served(link))
     return _threshold(settings, x, k, temperature, *([] if alpha is None else [alpha]))
@@ -122,7 +93,39 @@ def _in_groups(solve_rows: Callable[..., Any], each: int, x: jax.Array, *per_row
     return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
 
 
-def integral_ends(link: str) -> tuple[float, float, float]:
-    # In float32, JAX's default, G(z) − z would have only a few accurate digits.
-    with jax.ensure_compile_time_eval(), enable_x64(True):
-        return by_id(link, None).integral_ends(jax.numpy.asarray(2.0**26))
+# Rows with costs.
+
+
+def _price_of(
+    x: jax.Array, costs: jax.Array, budget: jax.Array, temperature: jax.Array, link: Link
+) -> price.Price:
+    number, alpha = link.static_and_array_alpha()
+    settings = Settings(link.id, number, served(link) and x.shape[-1] > 0)
+    per_row = [budget, temperature, *([] if alpha is None else [alpha])]
+    return price.Price(*_price(settings, x, costs, *per_row))
+
+
+@partial(jax.jit, static_argnums=0)
+@promoting
+def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -> Any:
+    scale = power_of_two(jax.numpy.where(x > -jax.numpy.inf, costs, 0.0).max(-1, initial=0.0))
+    rows = x, costs / scale[..., None], budget / scale
+    high, low = bind(_PRICE, *rows, *per_row, settings=settings)
+    temperature, *alpha = per_row
+    found = price.price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
+    return found._replace(scale=scale * found.scale)
+
+
+def _solve_price(
+    *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
+) -> Any:
+    x, costs, budget, temperature, *alpha = arrays
+    found = price.solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
+    return found.high / found.scale, found.low / found.scale
+
+
+def _price_kernel(site: Site, *values: Any) -> Any:
+    return [*site.rows(("x", "costs", "budget", "t"), values, ["prices"]).values()]
+
+
+_PRICE = Operator("kofn_price", (2, 2), (0, 1), _solve_price, _price_kernel, in_shards=True)

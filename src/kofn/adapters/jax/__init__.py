@@ -1,0 +1,1 @@
+"""What JAX makes of a declaration, and how it finds θ."""

@@ -1,0 +1,1 @@
+"""Rows in several processes: their answers, and the search for θ by messages."""

@@ -1,0 +1,1 @@
+"""What PyTorch makes of a declaration, and how it finds θ."""

@@ -1,1 +1,0 @@
-"""θ of checked rows, solved by the fastest code of each framework, without derivatives."""

@@ -32,7 +32,7 @@ COOLING = 4.0
 the scores to the one given. Each stage starts at the prices of the one before."""
 HOTTER = 1e16
 """By what it is raised where it fails at the spread of the scores: links with infinite slopes. The
-scores hardly count there, so that it is met in a few passes; it falls faster than it is found."""
+scores hardly count there, so that a few passes meet the margins."""
 QUICK = 5
 """Passes below which a stage is followed by a fall of the temperature by the square of the last."""
 STAGE = 40

@@ -119,7 +119,7 @@ def test_a_mask_inside_the_array_is_not_overlooked():
 
 def test_what_is_not_a_real_number_is_refused():
     for bad in (torch.tensor(True), torch.tensor(1 + 1j)):
-        with pytest.raises(TypeError, match="k must be real numbers; got dtype torch"):
+        with pytest.raises(TypeError, match=r"k must be real numbers, .*; got dtype torch"):
             soft_topk(torch.zeros(3), bad)
         with pytest.raises(TypeError, match="temperature must be real numbers"):
             soft_topk(torch.zeros(3), 1, temperature=bad)

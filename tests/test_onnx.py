@@ -15,6 +15,7 @@ from kofn.arrays.without_onnx import WITHOUT_ONNX, without_onnx
 from kofn.links import table
 from support import LINKS
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 kofn_onnx = pytest.importorskip("kofn.onnx")
@@ -273,8 +274,8 @@ class ByNumPy:
     def __getattr__(self, name):
         return getattr(np, self.NAMES[name])
 
-    def Constant(self, value_ints=None, value_float=None):
-        return value_ints if value_float is None else np.float32(value_float)
+    def Constant(self, value_ints=None, value=None):
+        return value_ints if value is None else onnx.numpy_helper.to_array(value)
 
     def CastLike(self, x, like):
         return np.asarray(x).astype(np.asarray(like).dtype)

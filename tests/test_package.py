@@ -64,7 +64,6 @@ start = time.process_time()
 import numpy
 middle = time.process_time()
 import kofn
-from support import LINKS
 print((time.process_time() - middle) / (middle - start))
 """
     assert min(float(run(code, **on_disk)) for _ in range(5)) < 0.5

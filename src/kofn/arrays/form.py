@@ -7,7 +7,6 @@ from typing import Any, Generic, NamedTuple
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
-from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -53,7 +52,7 @@ class Form(NamedTuple, Generic[KindT]):
         """Return `values` with `dim` last and contiguous."""
         values = values if self.dim == -1 else move_axis(values, self.dim, -1)
         if self.kind == "torch":  # sooner than `contiguous`, which asks for it
-            if is_dtensor(values):
+            if hasattr(values, "device_mesh"):  # is_dtensor, without a call
                 values = whole_rows(values)
             return values.contiguous()  # type: ignore[union-attr]  # of PyTorch
         return contiguous(values)
@@ -97,6 +96,6 @@ def form_of(scores: ArrayT, dim: int, name: str = "scores", integers: bool = Fal
     kind, dtype_name = check_scores(scores, name, integers)
     dim = check_dim(dim, scores.ndim)
     cut = ()
-    if is_dtensor(scores):
+    if hasattr(scores, "device_mesh"):
         cut = of_torch.dtensors.rows_are_cut(scores, dim)  # type: ignore[arg-type, assignment]
     return Form(kind, scores.dtype, dtype_name, scores.shape, dim, cut)

@@ -19,6 +19,7 @@ from kofn.arrays.autodiff import (
 )
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_jax, namespace, quiet
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import Number
 from kofn.links.link import Link, by_id
 from kofn.solver.equation import far, least_weight, split
@@ -333,9 +334,12 @@ def root(equation: Equation, delta: Array, terms: Terms) -> Array:
     if is_jax(delta):  # has a custom rule, differentiable to any order
         return root_with_rule(equation.residual, equation.gain, delta, terms)
     gain = equation.gain(delta, _constant(terms))
-    xp, steep = namespace(gain), gain > 1 / _least_square(gain)
-    gain, great = xp.where(steep, 0.0, gain), xp.where(steep, gain, 0.0)
-    series = only_if(steep, lambda: equation.series(terms, great), None)
+    steep, series = gain > 1 / _least_square(gain), None
+    # Programs that are compiled or exported, and GPUs, would compute this for every row.
+    if is_at_hand(steep) and steep.any():
+        xp = namespace(gain)
+        series = equation.series(terms, xp.where(steep, gain, 0.0))
+        gain = xp.where(steep, 0.0, gain)
     for step in range(2):
         residual = equation.residual(delta, terms)
         change = residual - stop_gradient(residual)

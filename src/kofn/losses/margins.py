@@ -14,9 +14,9 @@ from kofn.arrays.kinds import (
     cast_like,
     compute_dtype,
     framework,
+    full_like,
     move_axis,
     namespace,
-    scalar,
 )
 from kofn.arrays.operations import of_places, replaced_along_last, take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
@@ -192,7 +192,7 @@ def _moved_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Arr
 def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:
     if framework(margin) is None:
         number = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
-        return scalar(x, number)
+        return full_like(x, (), number)  # one that is annealed is not to be kept
     check_same_kind("margin", margin, cosines, "cosines")
     if tuple(margin.shape) not in ((), (n,)):
         raise ValueError(

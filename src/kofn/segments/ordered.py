@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kofn.arrays.kinds import Array, cast, is_jax, namespace, scalar
+from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace, scalar
 from kofn.arrays.operations import as_numbers, cumulative_sums, stable_order, take_along_last
 from kofn.segments.form import SegmentForm
 from kofn.solver.segments import SegmentRows
@@ -23,7 +23,7 @@ class Ordered(NamedTuple):
         none = scalar(places, 0)
         within = xp.maximum(xp.minimum(places, last[..., None]), none) + self.first[..., None]
         # A segment without entries may begin behind the last one.
-        within = xp.minimum(within, scalar(within, self.order.shape[0] - 1))
+        within = xp.minimum(within, full_like(within, (), self.order.shape[0] - 1))
         found: Array = self.order[within]
         return found
 

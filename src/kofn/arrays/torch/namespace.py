@@ -10,7 +10,9 @@ from torch import Tensor
 
 from kofn.arrays.torch.kept import kept
 
-globals().update({name: each for name, each in vars(compat).items() if name not in globals()})
+# `torch.classes` has every name, which tools that look into a module take at its word.
+_OWN = {*globals(), "classes"}
+globals().update({name: each for name, each in vars(compat).items() if name not in _OWN})
 
 
 def where(condition: Tensor, x: Any, y: Any, /) -> Tensor:

@@ -139,17 +139,11 @@ class Routing(RouterBase):
     def _settings(self, learns: bool) -> Settings:
         bias = None if self.balance is None else self.balance()
         return Settings(
-            k=self.k,
-            gating=self._gating(),
-            width=self.max_experts,
-            bias=bias,
-            running=self.running,
-            learns=learns,
-            alone=not self.training,
-            others=self.processes,
+            k=self.k, gating=self._gating(), width=self.max_experts, bias=bias, learns=learns,
+            running=self.running, alone=not self.training, others=self.processes,
             groups=self.groups,
             levels=self.selection == "budget" and isinstance(self.balance, QuantileBias),
-        )
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         return _description(self)

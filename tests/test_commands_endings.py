@@ -118,7 +118,7 @@ needs_forks = pytest.mark.skipif(sys.platform != "linux", reason="needs a proces
 @needs_forks
 @every_writer
 @pytest.mark.parametrize(
-    "limit", [200, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 5000))]
+    "limit", [200, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 1000))]
 )
 def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
     before = tree(here)

@@ -77,7 +77,7 @@ def hard(given: Given[ArrayT], k: Any) -> ArrayT:
     `k` is what the caller gave. On JAX `given.k` is an array even for a number, which tells how
     many entries there are to find before the program runs.
     """
-    found = by_kernel(HARD, given)
+    found: ArrayT | None = by_kernel(HARD, given)
     if found is not None:
         return found
     if framework(given.scores) == "jax" and given.over is DENSE:

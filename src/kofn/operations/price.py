@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import (
@@ -23,7 +25,8 @@ from kofn.solver.reductions import DENSE, Reductions
 
 def price_of(rows: Rows) -> Price:
     """Return the price of settled rows with costs, a constant."""
-    x, costs, k, t = map(stop_gradient, (rows.scores, rows.costs, rows.k, rows.temperature))
+    given: Any = (rows.scores, rows.costs, rows.k, rows.temperature)
+    x, costs, k, t = map(stop_gradient, given)
     return solved(x, costs, k, t, rows.link.map_alpha(stop_gradient))
 
 

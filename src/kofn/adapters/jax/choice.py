@@ -34,7 +34,7 @@ def hard(given: Given, k: Any) -> jax.Array:
     x, whole = stop_gradient(given.wide().scores), choice.whole_of(k)
     count = stop_gradient(given.per_row().k)
     if whole == 0:
-        chosen = numpy.zeros_like(x)
+        chosen = numpy.zeros_like(x)  # type: ignore[arg-type]  # of JAX
     else:
         rule = _by_count if whole is None else choice.by_indices
         settings = Settings("", whole, False, rule)

@@ -25,8 +25,9 @@ def threshold_of(
 ) -> tuple[Any, ...]:
     """Return θ as two floats, or a Price; in shards by array code, which a primitive contains."""
     if over is not DENSE:
-        rows = (x, k) if costs is None else (x, costs, k)
-        return (solve if costs is None else solved)(*rows, temperature, link, over)
+        if costs is not None:
+            return solved(x, costs, k, temperature, link, over)
+        return solve(x, k, temperature, link, over)
     if costs is not None:
         return _price_of(x, costs, k, temperature, link)
     number, alpha = link.static_and_array_alpha()

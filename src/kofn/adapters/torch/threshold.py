@@ -48,7 +48,9 @@ def price(
     return high.clone(), low.clone(), distance.clone(), scale.clone()
 
 
-def _solved(x: Tensor, k: Tensor, temperature: Tensor, link: Link, costs: Tensor | None) -> Any:
+def _solved(
+    x: Tensor, k: Tensor, temperature: Tensor, link: Link, costs: Tensor | None
+) -> tuple[Any, ...]:
     if costs is not None:
         with torch.no_grad():
             return solved(x, costs, k, temperature, link)
@@ -73,7 +75,7 @@ def threshold_of(
         return _solved(x, k, temperature, link, costs)
     number, alpha = link.static_and_array_alpha()
     if costs is not None:
-        found: Any = Price(*price(x, costs, k, temperature, alpha, link.id, number))
+        found: tuple[Any, ...] = Price(*price(x, costs, k, temperature, alpha, link.id, number))
         return found
     hi, lo = threshold(x, k, temperature, alpha, link.id, number)
     return hi, lo

@@ -11,18 +11,8 @@ SHAPES = ((8, 24),) if INTERPRETED else ((64, 64), (6, 1000))
 LEARNED = [one for one in FUNCTIONS if one.learns and not one.random]
 
 # Where 16 bits of the scores decide more than a last place of the answer, or rounding is that of
-# PyTorch's own matrix products, or a weight is next to 0, whose logarithm magnifies that of θ.
-LOOSE = (
-    "log_entmax",
-    "Router",
-    "SAE",
-    "attention",
-    "perturbed",
-    "assignment",
-    "box_section",
-    "KSubset",
-    "alpha",
-)
+# PyTorch's own matrix products.
+LOOSE = ("Router", "SAE", "attention", "perturbed", "assignment", "box_section", "KSubset", "alpha")
 
 
 def each(functions, halves=True):
@@ -41,9 +31,7 @@ def each(functions, halves=True):
 def test_answers_and_gradients(function, dtype, device):
     order, wrong = int(function.learns), []
     loose = 20 if any(word in function.name for word in LOOSE) else 2
-    # Among a thousand scores of 16 bits, their rounding decides which experts a router takes.
-    few = dtype != torch.float32 and "Router" in function.name
-    for rows, n in SHAPES[:1] if few else SHAPES:
+    for rows, n in SHAPES:
         call, leaves = function.make(Draw(device, dtype, rows, n))
         got = answers(call, leaves, order, learned=function.learns)
         exact = Draw("cpu", torch.float64, rows, n, rounded=dtype)
@@ -52,12 +40,17 @@ def test_answers_and_gradients(function, dtype, device):
         assert [one.shape for one in got] == [one.shape for one in wanted]
         if function.exact:
             assert torch.equal(got[0], wanted[0].to(got[0].dtype))
+        if function.name == "log_entmax":  # p is a square, so that √p is as θ, and log p is not
+            got[0], wanted[0] = (2 * torch.exp(one[0] / 2) for one in (got, wanted))
         error = off(got[0], wanted[0])
         if "Router" in function.name or "SAE" in function.name or dtype != torch.float32:
             error = off_in_norm(got[0], wanted[0], 0.8)
         if not error <= loose * WEIGHTS[dtype]:
             wrong.append(f"{rows} × {n}: off by {error:.1e}")
         for place, (ours, theirs) in enumerate(zip(got[1:], wanted[1:], strict=True)):
+            # Among a thousand scores of 16 bits, their rounding decides which sigmoids are taken.
+            if dtype != torch.float32 and n == 1000 and function.name == "TopKRouter, sigmoid":
+                continue
             error = off_in_norm(ours, theirs, 0.8)
             if not error <= loose * GRADIENT[dtype]:
                 wrong.append(f"{rows} × {n}: gradient {place} off by {error:.1e}")

@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 # What has no lowest version is as in constraints.txt.
 LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt -c .venv-lowest/others.txt
-CORE := $(foreach room,arrays links losses maps metrics,tests/test_$(room)*.py)
+CORE := $(foreach room,arrays links losses maps metrics,tests/$(room))
 
 # XLA compiles thousands of programs for tests, and the processes that tests start import PyTorch a hundred times. What
 # was compiled, programs and byte code, is kept in build for the next process, and the next run.
@@ -28,11 +28,11 @@ PYTEST := $(KEPT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist
 OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import library; \
 	print(*(library.served() or [])[:-1])"))
 LEVELS ?= $(OLDER) own
-OF_LEVELS ?= tests/test_kernels*.py tests/test_maps_accuracy.py tests/test_maps_laws.py tests/test_formulas_gradients.py \
-	tests/test_formulas_far_scores.py tests/test_formulas_of_users.py tests/test_maps_knapsack_gradients.py tests/test_formulas_total.py \
-	tests/test_docs_gradients.py
-SAMPLE ?= tests/test_kernels.py tests/test_kernels_temperature.py tests/test_formulas_total.py tests/test_maps_accuracy.py \
-	tests/test_formulas_gradients.py
+OF_LEVELS ?= tests/kernels tests/maps/test_maps_accuracy.py tests/maps/test_maps_laws.py tests/formulas/test_formulas_gradients.py \
+	tests/formulas/test_formulas_far_scores.py tests/formulas/test_formulas_of_users.py tests/maps/test_maps_knapsack_gradients.py tests/formulas/test_formulas_total.py \
+	tests/docs/test_docs_gradients.py
+SAMPLE ?= tests/kernels/test_kernels.py tests/kernels/test_kernels_temperature.py tests/formulas/test_formulas_total.py tests/maps/test_maps_accuracy.py \
+	tests/formulas/test_formulas_gradients.py
 
 # For `make gpu`: where it writes, and what it needs beside PyTorch, Triton and NumPy. All of it is Python alone.
 DEVICE ?= cuda
@@ -60,7 +60,7 @@ test-full: $(READY)  ## run all tests, programs compiled as users compile them; 
 
 test-reference: $(READY)  ## run all tests but those of JAX without kernels
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
-		--ignore-glob="tests/test_kernels*"
+		--ignore=tests/kernels
 
 test-levels: library  ## run the tests of kernels, accuracy and gradients with code for older processors, too
 	@set -e; for level in $(LEVELS); do \
@@ -84,7 +84,7 @@ faults: $(READY)  ## plant known faults in a copy of the sources, and see whethe
 
 test-explorer: $(READY)  ## drive the page of kofn explore, look at formulas, and search the site, in Chromium, which has to be there
 	$(PIP) playwright
-	$(BIN)/python -m pytest -m browser tests/test_commands_explore_browser.py tests/test_commands_explore_matrix_browser.py tests/test_docs_site.py tests/test_docs_site_search.py
+	$(BIN)/python -m pytest -m browser tests/commands/test_commands_explore_browser.py tests/commands/test_commands_explore_matrix_browser.py tests/docs/test_docs_site.py tests/docs/test_docs_site_search.py
 
 dist: $(READY)  ## build the source archive and the wheel in dist, and check their contents
 	rm -rf dist
@@ -98,7 +98,7 @@ wheels: $(READY)  ## build the wheels of all platforms in dist by zig, and check
 	$(BIN)/python tests/release/check_files.py dist
 
 test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
-	$(BIN)/python -m pytest -m dist tests/test_package_release.py
+	$(BIN)/python -m pytest -m dist tests/package/test_package_release.py
 
 test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; ten minutes, and downloads
 	$(PIP) ziglang

@@ -21,7 +21,7 @@ from matplotlib.path import Path as Curve
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from layers import FLOORS, LEVEL, ROOT, rooms_below, without_detours
+from layers import FLOORS, LEVEL, SOURCES, rooms_below, without_detours
 
 IMAGE = Path(__file__).parent / "images" / "rooms.png"
 INK, QUIET, LINE, BANDS = "#222222", "#6b6b6b", "#8fa3b8", ("#f3f5f8", "#e9edf2")
@@ -117,7 +117,7 @@ def draw_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float])
 
 
 def draw(image: Path) -> None:
-    graph = without_detours(rooms_below(ROOT))
+    graph = without_detours(rooms_below(SOURCES))
     figure, axes = plt.subplots(figsize=(11, 12.2))
     for level in range(len(FLOORS)):
         draw_floor(axes, level)

@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import re
+import sys
 
 import xla_flags
 
@@ -18,11 +19,15 @@ import numpy as np
 import pytest
 import torch
 
+from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
 collect_ignore = ["typed", "faults"]
+
+# Test files use functions of one another, of other folders, too.
+sys.path += sorted({str(path.parent) for path in TESTS.rglob("test_*.py")} - {*sys.path})
 
 jax.config.update("jax_enable_x64", True)  # float64 rows are tested beside float32 ones
 torch.set_num_threads(1)

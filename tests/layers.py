@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "src" / "kofn"
+SOURCES = Path(__file__).parents[1] / "src" / "kofn"
 
 # From the ground up. Rooms on one line do not know each other.
 FLOORS = (

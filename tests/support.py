@@ -21,7 +21,8 @@ from kofn.links.symmetric import _Symmetric
 
 LINKS = tuple(table.TABLE)
 """The names of all links. Those below have a trait, which the link itself states: no test lists
-links by hand (tests/test_package_listed.py), so that a new one meets every test of its kind."""
+links by hand (tests/package/test_package_listed.py), so that a new one meets every test of its
+kind."""
 INNER = {name: link.inner for name, link in table.TABLE.items()}  # as the solver sees them
 SMOOTH = tuple(name for name in LINKS if INNER[name].smooth)
 TWO_TAILS = tuple(name for name in LINKS if INNER[name]._infinite_tails)  # 0 < F < 1 everywhere

@@ -1,7 +1,6 @@
 """torch.onnx.export: the exported model meets the eager one in onnxruntime, at another batch."""
 
 import re
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from calls import CALLS, surroundings
 from kofn.arrays.torch import operator as torch_operator
 from kofn.arrays.without_onnx import WITHOUT_ONNX, without_onnx
 from kofn.links import table
+from places import ROOT
 from support import LINKS
 
 onnx = pytest.importorskip("onnx")
@@ -220,7 +220,7 @@ REFUSED = [call for call in CALLS if "torch" in call.frameworks and without_onnx
 
 def test_every_function_without_a_translation_has_a_call_and_is_in_the_docs():
     assert {without_onnx(call.public) for call in REFUSED} == set(WITHOUT_ONNX)
-    page = Path(__file__).parents[1].joinpath("docs/arrays.md").read_text(encoding="utf-8")
+    page = ROOT.joinpath("docs/arrays.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| `torch.onnx.export"))
     for name in WITHOUT_ONNX:
         whole = name.endswith("*") or name[0].isupper()

@@ -85,6 +85,6 @@ chmod +x "$root/usr/local/bin/kofn"
 
 arguments=("$@")
 if [ ${#arguments[@]} -eq 0 ]; then
-	arguments=(tests/test_kernels.py tests/test_maps_accuracy.py tests/test_maps_edges.py -k "not jax")
+	arguments=(tests/kernels/test_kernels.py tests/maps/test_maps_accuracy.py tests/maps/test_maps_edges.py -k "not jax")
 fi
 exec unshare --user --map-root-user --mount --pid --fork --kill-child "$0" --inside "${arguments[@]}"

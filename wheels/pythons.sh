@@ -69,7 +69,7 @@ for version in "${versions[@]}"; do
 	(
 		cd "$place/tests"
 		OMP_NUM_THREADS=1 "$environment/bin/python" -m pytest -q -p no:cacheprovider \
-			tests/test_kernels.py tests/test_kernels_threads.py tests/test_maps_accuracy.py tests/test_maps_edges.py
+			tests/kernels/test_kernels.py tests/kernels/test_kernels_threads.py tests/maps/test_maps_accuracy.py tests/maps/test_maps_edges.py
 	) || failed+=("$version")
 	rm -rf "$environment"
 done

@@ -14,10 +14,10 @@ from pymdownx.slugs import slugify
 sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
-import formulas
 import reference
 import repository
 
+import formulas
 from kofn.commands.explore.page import page as explorer
 
 DOCS = Path(__file__).resolve().parents[1]

@@ -94,10 +94,12 @@ def tested(tree: Path, tests: Sequence[str]) -> Run:
         return Run("", 0.0, "")
     told = tree / ".pytest_cache/v/cache/lastfailed"
     told.unlink(missing_ok=True)
+    places = {path.name: str(path) for path in tree.glob("tests/**/test_*.py")}
+    files = [places[file] + test for file, test in map(_parts, tests)]
     begin = time.monotonic()
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", *(f"tests/{name}" for name in tests)],
+            [sys.executable, "-m", "pytest", "-x", "-q", *files],
             cwd=tree,
             env=environment(tree),
             capture_output=True,
@@ -115,6 +117,12 @@ def tested(tree: Path, tests: Sequence[str]) -> Run:
         return Run(next(iter(found)).removeprefix("tests/"), seconds, "")
     last = (ended.stdout + ended.stderr)[-2000:]
     return Run("", seconds, f"pytest exited with {ended.returncode}: {last}")
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Split "maps/test_x.py::test_y", or less, into the file's name and the rest."""
+    path, mark, test = name.partition("::")
+    return path.rpartition("/")[2], mark + test
 
 
 def environment(tree: Path) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from asked import INTERPRETED, WANTED
-from truth import DTYPES, GRADIENT, WEIGHTS, answers, array_code, off, off_in_norm
 
+from asked import INTERPRETED, WANTED
 from benchmarks.gpu.functions import FUNCTIONS, Draw
+from truth import DTYPES, GRADIENT, WEIGHTS, answers, array_code, off, off_in_norm
 
 SHAPES = ((8, 24),) if INTERPRETED else ((64, 64), (6, 1000))
 LEARNED = [one for one in FUNCTIONS if one.learns and not one.random]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from asked import INTERPRETED, REHEARSED
-from truth import DTYPES, GRADIENT, WEIGHTS, array_code, off, off_in_norm
 
 import kofn
+from asked import INTERPRETED, REHEARSED
+from truth import DTYPES, GRADIENT, WEIGHTS, array_code, off, off_in_norm
 
 LINKS = (*kofn.links.TABLE, 1.2, 1.8)
 LENGTHS = (1, 2, 7, 64, 100, 128, 129, 1000, 1024, 4097, 32_768, 32_769, 131_072)

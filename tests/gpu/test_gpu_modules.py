@@ -6,12 +6,12 @@ import os
 import numpy as np
 import pytest
 import torch
-from asked import INTERPRETED, REHEARSED, WANTED
-from truth import DTYPES, array_code, off, off_in_norm
 
 import kofn
+from asked import INTERPRETED, REHEARSED, WANTED
 from benchmarks.gpu.functions import Draw, router_of
 from kofn import distributed, losses, nn
+from truth import DTYPES, array_code, off, off_in_norm
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda one: str(one)[6:])
 LENGTHS = (2, 40, 64, 129, 1000, 4097) if REHEARSED else (2, 40, 64, 129, 1000, 4097, 70_000)

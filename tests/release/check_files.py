@@ -9,9 +9,10 @@ import zipfile
 from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
-import exported
 from packaging.metadata import Metadata
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
+
+import exported
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 10 * 2**20  # bytes; there are no data to ship
@@ -34,7 +35,7 @@ IN_SDIST = (
     "studies/router/study.py",
     "wheels/hook.py",
     "tests/release/smoke.py",
-    "tests/test_package.py",
+    "tests/package/test_package.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""What a type checker knows of kofn: checked by mypy (tests/test_package_types.py), never run.
+"""What a type checker knows of kofn: tests/package/test_package_types.py has mypy check it.
 
 A comment `# wrong` marks a line that must be refused.
 """

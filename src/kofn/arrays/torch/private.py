@@ -1,7 +1,7 @@
 """The names of PyTorch that are not public, each with its reason and what is done without it.
 
 No other file of kofn names one of them. Without a name, answers are the same, but slower, unless it
-says otherwise. tests/test_arrays_torch_private.py shows what is done without them.
+says otherwise. tests/arrays/test_arrays_torch_private.py shows what is done without them.
 """
 
 from __future__ import annotations

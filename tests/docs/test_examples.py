@@ -1,0 +1,191 @@
+"""The scripts of examples/ run, a few steps long; their tables take minutes."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from places import ROOT
+from ranks import run_on_ranks
+
+EXAMPLES = ROOT / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "expert_choice",
+        "graph_pooling",
+        "long_context",
+        "moe",
+        "moe_jax",
+        "prune",
+        "prune_sharded",
+        "sae",
+        "session_ranking",
+        "sharded_columns",
+        "vocabulary_parallel",
+    ],
+)
+def test_the_examples_of_modules_are_short(name):
+    assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 80
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def test_both_ways_to_prune_keep_as_many_as_asked(monkeypatch):
+    prune = example("prune")
+    monkeypatch.setattr(prune, "STEPS", 20)
+    for way, kept in (("nothing", 50_200), ("magnitude", 1004), ("nn.prune", 1004)):
+        accuracy, left = prune.train(way, 0)
+        assert 0 <= accuracy <= 1
+        assert left == kept
+
+
+def test_graph_pooling_and_session_ranking_run(monkeypatch):
+    pooling, ranking = example("graph_pooling"), example("session_ranking")
+    monkeypatch.setattr(pooling, "STEPS", 2)
+    assert all(0 <= pooling.accuracy(soft, 0) <= 1 for soft in (False, True))
+    monkeypatch.setattr(ranking, "STEPS", 200)
+    assert ranking.recall(True, 0) > ranking.recall(False, 0)
+
+
+def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monkeypatch):
+    gates = example("gates")
+    scores = torch.tensor([[9.0, 0.0, -1.0, -2.0]])
+    assert gates.soft(scores)[0][0, 1] > 0.3
+    assert gates.both(scores)[0][0, 1] < 1e-3
+    monkeypatch.setattr(gates, "STEPS", 20)
+    assert all(gates.run(way, 0) >= 0 for way in gates.WAYS.values())
+
+
+def test_the_error_of_gates_is_a_share_of_the_variance(monkeypatch):
+    """Without any expert, it is 1, whatever the unit of the answers."""
+    gates = example("gates")
+    monkeypatch.setattr(gates, "STEPS", 0)
+    randn = torch.randn
+    monkeypatch.setattr(
+        torch, "randn", lambda *shape: randn(*shape) * (3 if shape[0] == gates.BATCH else 1)
+    )
+
+    def none(scores):
+        return torch.zeros(len(scores), 2), torch.zeros(len(scores), 2, dtype=torch.long)
+
+    assert gates.run(none, 0) == pytest.approx(1)
+
+
+def test_sparse_autoencoders_keep_k_latents_and_silent_ones_learn(monkeypatch):
+    sae = example("sae")
+    monkeypatch.setattr(sae, "STEPS", 30)
+    dead = {}
+    for name in sae.WAYS:
+        left, dead[name], fired = sae.run(name, 0)
+        assert 0 < left < 1
+        assert fired == sae.K or "batch" in name  # whose threshold needs more steps
+    assert dead["TopKSAE"] < dead["usual top-k"]
+
+
+def test_a_mixture_of_experts_trains_with_every_router(monkeypatch):
+    moe = example("moe")
+    monkeypatch.setattr(moe, "STEPS", 60)
+    for name in moe.ROUTERS:
+        error, share = moe.train(name, 0)
+        assert 0 < error < 1
+        assert share.sum() == pytest.approx(1)
+        assert 1 / moe.GROUPS < share.trace() <= 1
+
+
+@pytest.mark.extras
+def test_a_mixture_of_experts_in_flax_trains():
+    error, used, right = example("moe_jax").train(60)
+    assert 0 < error < 1
+    assert 1 < used <= 8
+    assert 1 / 8 < right <= 1
+
+
+def test_attention_beyond_the_lengths_trained_at(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["long_context.py", "--steps", "2"])
+    example("long_context").main()
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.split() == ["length", "64", "128", "256", "512"]
+    assert [row.split()[0] for row in rows] == ["entmax", "soft_topk"]
+
+
+def test_reviewers_have_their_loads(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["reviewers.py", "--steps", "5"])
+    example("reviewers").main()
+    found = [re.search(r"paper +(\S+) +worst load +(\S+)%", line) for line in lines_of(capsys)]
+    values, worst = zip(*(map(float, each.groups()) for each in found), strict=True)
+    assert values[0] > values[1] > values[4] > values[3]
+    assert worst[0] > 100 > 20 > worst[2]
+    assert worst[1] == worst[3] == worst[4] == 0
+
+
+def lines_of(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def test_columns_in_one_process_are_chosen_alike(monkeypatch):
+    from torch import distributed
+
+    sharded = example("sharded_columns")
+    monkeypatch.setattr(sharded, "STEPS", 5)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        assert sharded.train(together=True) == pytest.approx(sharded.train(together=False))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.full
+def test_columns_in_two_processes_are_chosen_as_the_guide_says():
+    page = (EXAMPLES.parent / "docs" / "guides" / "distributed.md").read_text(encoding="utf-8")
+    arguments, promise = re.search(r"^\$ torchrun (.*)\n((?:[^`].*\n)+)", page, re.M).groups()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *arguments.split()],
+        **dict(cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=500, check=True),
+    )
+    assert done.stdout == promise
+
+
+def several_processes():
+    """What torchrun starts, a few steps long."""
+    words, pruned, experts = map(example, ("vocabulary_parallel", "prune_sharded", "expert_choice"))
+    words.STEPS, pruned.STEPS, experts.STEPS = 5, 20, 5
+    assert words.train(cut=True) == pytest.approx(words.train(cut=False), rel=1e-5)
+    accuracy, left, of_layers = pruned.train()
+    assert 0 <= accuracy <= 1
+    assert left == sum(of_layers) == 1004
+    _, load = experts.train()
+    tokens = experts.TOKENS * (len(load) - 1) + experts.TOKENS // 4
+    assert load.sum(0).tolist() == [-(-tokens * experts.K // experts.EXPERTS)] * experts.EXPERTS
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [2, 4])
+def test_examples_of_several_processes_run(tmp_path, processes):
+    run_on_ranks(tmp_path / "store", processes, several_processes)
+
+
+@pytest.mark.full
+def test_torchrun_starts_an_example():
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    path = str(EXAMPLES / "expert_choice.py")
+    ran = subprocess.run([*command, path], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "tokens of each expert [20, 20" in ran.stdout

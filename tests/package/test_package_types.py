@@ -1,0 +1,48 @@
+"""Types of public signatures, as a user's type checker sees them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kofn
+from places import TESTS
+
+TYPED = TESTS / "typed"
+USERS, STRICT = TYPED / "users.py", TYPED / "strict.py"
+
+
+@pytest.mark.full  # mypy reads PyTorch and JAX: most of a minute without its cache
+def test_mypy_knows_the_kind_that_comes_back_and_refuses_wrong_names():
+    pytest.importorskip("mypy")
+    checked = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports"),
+            *(str(USERS), str(STRICT)),
+        ],
+        capture_output=True,
+        text=True,
+        env={"MYPYPATH": str(Path(kofn.__file__).parent.parent), "PATH": ""},
+    )
+    assert "strict.py" not in checked.stdout, checked.stdout  # it has parameters of modules, too
+    refused = {int(n) for n in re.findall(r"users\.py:(\d+): error", checked.stdout)}
+    lines = USERS.read_text(encoding="utf-8").splitlines()
+    wrong = {n for n, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    assert refused == wrong, checked.stdout + checked.stderr
+
+
+def test_names_of_types_are_those_that_run():
+    from typing import get_args
+
+    from kofn.arrays.typing import LinkName, NoiseName
+    from kofn.maps.perturbed import GUMBEL, NOISES
+
+    assert set(get_args(LinkName)) == set(kofn.links.TABLE)
+    assert set(get_args(NoiseName)) == {*NOISES, GUMBEL}
+
+
+def test_dir_shows_what_there_is_to_use():
+    assert set(dir(kofn)) == {*kofn.__all__, *kofn._ROOMS, "__version__"}
+    assert all(hasattr(kofn, name) for name in dir(kofn))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kofn.formulas import pullbacks
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.links import table
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 from kofn.solver.threshold import solve
 from support import LINKS
 

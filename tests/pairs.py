@@ -20,11 +20,8 @@ def pairwise(**lists):
         marks = {mark.name: mark for one in row for mark in one.marks}
         if places not in chosen:
             marks["full"] = pytest.mark.full
-        ids = [one.id for one in row]
-        named = "-".join(ids) if all(ids) else None
-        rows.append(
-            pytest.param(*(one.values[0] for one in row), marks=[*marks.values()], id=named)
-        )
+        name = "-".join(one.id or _named(one.values[0]) for one in row)
+        rows.append(pytest.param(*(one.values[0] for one in row), marks=[*marks.values()], id=name))
     return pytest.mark.parametrize(tuple(lists), rows)
 
 
@@ -33,6 +30,13 @@ _Params = type(pytest.param(0))
 
 def _param(value):
     return value if isinstance(value, _Params) else pytest.param(value)
+
+
+def _named(value):
+    """A function, a number, a link, or a tuple of these, in the name of a case."""
+    if isinstance(value, tuple):
+        return "-".join(map(_named, value))
+    return getattr(value, "__name__", None) or str(value)
 
 
 def _ordinary(params):

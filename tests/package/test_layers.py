@@ -130,7 +130,7 @@ LOOKS_INTO = {
     "commands": {"kernels", "streaming"},
     "distributed": {"adapters", "formulas", "operations", "rows"},
     "distributions": {"subsets"},
-    "docs": {"rows"},
+    "docs": {"adapters", "formulas", "operations", "rows", "solver"},
 }
 
 

@@ -3,9 +3,9 @@
 import torch
 
 from kofn.formulas import pullbacks
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.links import table
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 from kofn.solver.threshold import solve
 from pairs import pairwise
 from support import LINKS

@@ -1,4 +1,4 @@
-"""The operation that CONTRIBUTING.md declares: its block is right, on rows with and without kernels."""
+"""The operation that CONTRIBUTING.md declares: its block is right, by kernels and by array code."""
 
 import re
 
@@ -9,8 +9,8 @@ from kofn import links, soft_topk
 from kofn.adapters import route
 from kofn.adapters.torch.operators import register
 from kofn.formulas import answers
-from kofn.inputs.given import given
 from kofn.operations import topk
+from kofn.rows.given import given
 from kofn.solver.reductions import DENSE
 from places import ROOT
 

@@ -16,9 +16,9 @@ from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import marked, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import answers
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import ONE, given
-from kofn.inputs.settled import Rows, rows_of
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import ONE, given
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 

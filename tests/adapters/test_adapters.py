@@ -20,12 +20,12 @@ from kofn.adapters import route
 from kofn.adapters.torch.operators import REGISTERED, register
 from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
-from kofn.inputs.given import given
 from kofn.operations import choice, topk
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
-from kofn.segments.given import segment_given
+from kofn.rows.given import given
+from kofn.rows.segments.given import segment_given
 from kofn.solver.reductions import DENSE
 from places import ROOT
 from ranks import joined

@@ -11,9 +11,9 @@ from torch.autograd import gradgradcheck
 
 from kofn import links
 from kofn.formulas import answers, implicit
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import with_costs
-from kofn.inputs.settled import rows_of
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import with_costs
+from kofn.rows.settled import rows_of
 from ragged_rows import HARD, INF, LINKS, TAME, Ragged, at_theta, check, rows_for
 from support import Framework, Segments, with_gradients
 

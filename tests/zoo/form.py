@@ -121,7 +121,7 @@ class Form:
     learned: bool = True
     """Whether an array in this form may be differentiated."""
     wide: bool = True
-    """Whether integers have 64 bits as they have elsewhere."""
+    """Whether integers have 64 bits as they have elsewhere; if not, all arrays have this form."""
 
     def arguments_of(self, call: Call) -> tuple[str, ...]:
         """The arguments of a call that can have this form."""

@@ -26,7 +26,7 @@ def tried(call, forms, dtypes, each_alone=False):
     for form in forms:
         names = form.arguments_of(call)
         choices = [names] * bool(names)
-        if each_alone and len(names) > 1:
+        if each_alone and form.wide and len(names) > 1:
             choices += [(name,) for name in names]
         for chosen in choices:
             for dtype in dtypes:

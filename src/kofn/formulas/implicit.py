@@ -31,8 +31,8 @@ from kofn.arrays.operations import in_parts
 from kofn.arrays.typing import Number
 from kofn.formulas.pivot import pivot_of
 from kofn.formulas.root import Equation, Terms, capped, moved, over_argument, root
-from kofn.inputs.settled import Rows
 from kofn.links.link import Link
+from kofn.rows.settled import Rows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split
 from kofn.solver.plateau import at_end

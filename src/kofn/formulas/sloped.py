@@ -11,7 +11,7 @@ from kofn.arrays.autodiff import nan_where
 from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.formulas import answers
 from kofn.formulas.implicit import Placed, place
-from kofn.inputs.settled import Rows
+from kofn.rows.settled import Rows
 from kofn.solver.equation import split
 from kofn.solver.reductions import Reductions, wide_sums_of
 

@@ -30,8 +30,8 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import arange, as_numbers, at_labels, divided_as, of_places
 from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
+from kofn.rows.given import ONE, Given, given
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -21,10 +21,10 @@ from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, is_torch, move_axis, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import HALF_TYPES, Given, given
 from kofn.links import Link, table
 from kofn.operations.choice import LARGEST
 from kofn.operations.topk import wide_weights
+from kofn.rows.given import HALF_TYPES, Given, given
 
 __all__ = ["topk_gates"]
 

@@ -6,9 +6,9 @@ from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import ONE, given
 from kofn.links import Link, table
 from kofn.operations.logarithms import LOG_WEIGHTS
+from kofn.rows.given import ONE, given
 
 __all__ = ["log_entmax", "log_soft_topk"]
 

@@ -9,13 +9,13 @@ from kofn import links
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, NoiseName
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import ONE, given
-from kofn.inputs.settled import rows_of
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
 from kofn.maps.argmax import weights as argmax_weights
 from kofn.maps.softmax import softmax
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import ONE, given
+from kofn.rows.settled import rows_of
 
 __all__ = ["perturbed_argmax"]
 

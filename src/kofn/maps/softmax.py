@@ -9,9 +9,9 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast_like, deleted
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, Given, given
 from kofn.maps.topk import soft_topk
 from kofn.operations.topk import SOFTMAX
+from kofn.rows.given import ONE, Given, given
 
 
 def softmax(

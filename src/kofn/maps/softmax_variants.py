@@ -9,10 +9,10 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, given
 from kofn.maps import taylor
 from kofn.maps.taylor_zeros import MOST
 from kofn.operations.truncated import TRUNCATED
+from kofn.rows.given import ONE, given
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
 

@@ -10,12 +10,12 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import Given, given, without_bad_temperatures
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.integers import hard_of_integers, has_integers
 from kofn.operations.choice import HARD_WEIGHTS
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
+from kofn.rows.given import Given, given, without_bad_temperatures
+from kofn.rows.integral import require_integral
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 

@@ -16,14 +16,14 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows, rows_of
 from kofn.links.link import Link
 from kofn.operations.by_kernel import in_memory
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 if TYPE_CHECKING:

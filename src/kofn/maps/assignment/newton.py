@@ -12,11 +12,11 @@ from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
-from kofn.inputs.given import given_again
 from kofn.links import table
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open
 from kofn.operations.topk import THETA
+from kofn.rows.given import given_again
 
 DENSE = 256
 """Columns up to which S is formed and factorised; above, conjugate gradients take less time."""

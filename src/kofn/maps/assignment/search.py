@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop, zeros_of
 from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.inputs.given import given_again
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
 from kofn.maps.assignment.newton import centred, curvature, newton_step, room_of, slopes_of
 from kofn.maps.assignment.wide import Near, near
 from kofn.operations.topk import THETA, WEIGHTS
+from kofn.rows.given import given_again
 
 COLD = 60
 """Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""

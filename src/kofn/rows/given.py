@@ -243,7 +243,7 @@ def without_bad_temperatures(given: Given[ArrayT]) -> Given[ArrayT]:
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
     if is_torch(scores) and not of_torch.state.is_plain(scores):
-        from kofn.inputs import torch_constants
+        from kofn.rows import torch_constants
 
         return torch_constants.are_halves_taken(scores)
     return kernels.serving_of("rows", scores, str(form.kind)) is not None

@@ -130,6 +130,7 @@ LOOKS_INTO = {
     "commands": {"kernels", "streaming"},
     "distributed": {"adapters", "formulas", "operations", "rows"},
     "distributions": {"subsets"},
+    "docs": {"adapters", "formulas", "operations", "rows", "solver"},
 }
 
 

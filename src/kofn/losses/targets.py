@@ -31,7 +31,7 @@ from kofn.arrays.operations import arange, as_numbers, at_labels, divided_as, of
 from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
 from kofn.links import Link
-from kofn.rows.given import ONE, Given, given
+from kofn.rows.given import ONE, Given, given_for_kernels
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -118,10 +118,11 @@ def prepared(
 ) -> tuple[Given, Target]:
     """Check the arguments of a loss; return rows with k = 1, and their target.
 
-    `halves` is as for `given`; what smooths a label needs its scores in the compute dtype.
+    `halves` is as for `given_for_kernels`; what smooths a label needs its scores in the compute
+    dtype.
     """
     check_reduction(reduction)
-    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True, halves=halves)
+    checked = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=halves)
     with checked.quiet():
         found = _target_of(target, scores, checked, **options)
         return checked if found.behind is None else checked.wide(), found

@@ -12,7 +12,7 @@ from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
-from kofn.rows.given import Given, given
+from kofn.rows.given import Given, given_for_kernels
 from kofn.rows.integral import require_integral
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
@@ -183,8 +183,7 @@ def _of(
     entries: bool = False,
 ) -> Any:
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
-    own = dict(costs=costs, for_kernels=True)
-    checked = given(scores, budget, link, temperature, dim, mask, **own)
+    checked = given_for_kernels(scores, budget, link, temperature, dim, mask, costs=costs)
     with checked.quiet():
         found = function(checked)
     return checked.restored(found) if entries else found

@@ -75,8 +75,8 @@ def threshold_of(
         return _solved(x, k, temperature, link, costs)
     number, alpha = link.static_and_array_alpha()
     if costs is not None:
-        found: tuple[Any, ...] = Price(*price(x, costs, k, temperature, alpha, link.id, number))
-        return found
+        solution: tuple[Any, ...] = Price(*price(x, costs, k, temperature, alpha, link.id, number))
+        return solution
     hi, lo = threshold(x, k, temperature, alpha, link.id, number)
     return hi, lo
 
@@ -97,8 +97,8 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _batched(operator, info, in_dims, *arguments):  # type: ignore[no-untyped-def]
     """Move batch dimensions to the front; repeat arguments that are not batched."""
     *arrays, link, number = arguments
-    found = operator(*batched(arrays, in_dims, info.batch_size), link, number)
-    return found, (0,) * len(found)
+    answers = operator(*batched(arrays, in_dims, info.batch_size), link, number)
+    return answers, (0,) * len(answers)
 
 
 for operator in (threshold, price):

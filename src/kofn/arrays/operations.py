@@ -105,20 +105,20 @@ def put_along_last(like: Array, indices: Array, values: Array) -> Array:
 
 
 def _scattered(x: Any, indices: Array, values: Any) -> torch.Tensor:
-    found: torch.Tensor = x.scatter(-1, _long(indices), values)
-    return found
+    scattered: torch.Tensor = x.scatter(-1, _long(indices), values)
+    return scattered
 
 
 def _long(indices: Any) -> torch.Tensor:
-    found: torch.Tensor = indices.long()
-    return found
+    long: torch.Tensor = indices.long()
+    return long
 
 
 def _put(x: Any, indices: Any, values: Any) -> Array:
     """Put values into a NumPy array that nobody else has, and return it."""
     np.put_along_axis(x, indices, values, axis=-1)
-    found: Array = x
-    return found
+    array: Array = x
+    return array
 
 
 def _replaced(x: Array, indices: Array, values: Array) -> Array:

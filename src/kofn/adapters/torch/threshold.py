@@ -74,8 +74,8 @@ def threshold_of(
         return _solved(x, k, temperature, link, costs)
     number, alpha = link.static_and_array_alpha()
     if costs is not None:
-        found: tuple[Any, ...] = Price(*price(x, costs, k, temperature, alpha, link.id, number))
-        return found
+        solution: tuple[Any, ...] = Price(*price(x, costs, k, temperature, alpha, link.id, number))
+        return solution
     hi, lo = threshold(x, k, temperature, alpha, link.id, number)
     return hi, lo
 

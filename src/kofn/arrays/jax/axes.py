@@ -1,4 +1,4 @@
-"""What lies on the devices of named mesh axes, and extremes that keep NaN on the way."""
+"""Arrays on the devices of named mesh axes, and extremes that keep NaN on the way."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ OPERATORS = torch.ops.kofn
 
 def call(name: str, *arguments: Any) -> Any:
     """Call an operator from a function that torch.compile traces."""
-    found = getattr(OPERATORS, name).default(*arguments)
+    answer = getattr(OPERATORS, name).default(*arguments)
     forget()
-    return found
+    return answer
 
 
 def define(
@@ -89,11 +89,11 @@ def differentiate(
     operator: Any, pullback: Callable[..., Any], keep: Callable[..., Any] | None = None
 ) -> None:
     """Give an operator a derivative, as torch.library.register_autograd does."""
-    found = recorded_by(operator, pullback, keep)
-    if found is None:
+    parts = recorded_by(operator, pullback, keep)
+    if parts is None:
         torch.library.register_autograd(operator, pullback, setup_context=keep)
         return
-    function, (recorded, below, python) = _FUNCTIONS[operator], found
+    function, (recorded, below, python) = _FUNCTIONS[operator], parts
 
     def call(keyset: Any, *arguments: Any) -> Any:
         # Compiled code records nothing here, and a second dispatch takes as long as a short row.

@@ -40,8 +40,11 @@ def ranked(x: Any, playing: Any, ranks: Any, over: Any) -> Found:
         playing = xp.ones_like(x, dtype=xp.bool)
     else:
         keys = xp.where(playing, keys, np.iinfo(dtype_name(keys)).max)
-    order = stable_order(keys) if has_room else order_by_states(x, ~playing, False)
-    ordered = take_along_last(keys, order)
+    if is_torch(keys):
+        ordered, order = keys.sort(dim=-1, stable=True)
+    else:
+        order = stable_order(keys) if has_room else order_by_states(x, ~playing, False)
+        ordered = take_along_last(keys, order)
     ranks = cast(ranks, over.counted)
     count = xp.sum(playing, axis=-1, keepdims=True, dtype=over.counted)
 

@@ -13,9 +13,8 @@ Start with `soft_topk`; `topk_gates` has the indices of the chosen, too; `softma
 exactly; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.projections` the closest points of sets of choices,
-`kofn.distributed` the maps over several processes, and `kofn.streaming` those of rows that do not
-fit into memory. Rooms and names that not everybody needs
-are loaded when they are first used.
+`kofn.distributed` the maps over several processes, and `kofn.streaming` the maps of rows that do
+not fit into memory. Rooms and names that not everybody needs are loaded when they are first used.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.
 """
@@ -196,9 +195,9 @@ if not _typing.TYPE_CHECKING:  # type checkers would accept every name
         if name in _ROOMS:
             return import_module(f"kofn.{name}")
         if name in _LATER:
-            found = getattr(import_module(f"kofn.{_LATER[name]}"), name)
-            globals()[name] = found  # so that nobody asks again
-            return found
+            loaded = getattr(import_module(f"kofn.{_LATER[name]}"), name)
+            globals()[name] = loaded  # so that nobody asks again
+            return loaded
         raise AttributeError(_missing(name))
 
 
@@ -225,7 +224,7 @@ _NAMES_ELSEWHERE = {
     "TopKRouter": "nn.TopKRouter",
     "TopKSAE": "nn.TopKSAE",
 }
-"""What is called otherwise elsewhere, in lower or upper case, with or without underscores."""
+"""Names that other libraries use, in lower or upper case, with or without underscores."""
 
 
 def _missing(name: str) -> str:

@@ -38,7 +38,7 @@ def iterative_soft_topk(
 ) -> ArrayT:
     """Repeat p ← p + softmax((1 − p)∘x) k times, x = (scores − min scores)/T ("soft-k-max").
 
-    Flaws: weights above 1; an order that differs from that of the scores; k passes. The weights
+    Flaws: weights above 1; an order that differs from the scores' order; k passes. The weights
     sum to k, do not change if all scores are shifted, and tend to the hard top-k as T → 0 for
     k < n. For k = n they are not all ones, because chosen entries get the smallest score.
 

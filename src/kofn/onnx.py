@@ -53,7 +53,7 @@ class Operators(Protocol):
 op: Operators = opset18
 
 HALVINGS = 44
-"""From 256 temperatures down to a rounding of float32; what is wider is a gap without a root."""
+"""From 256 temperatures down to a rounding of float32; a wider bracket is a gap without a root."""
 HALVINGS_OF_LOGARITHMS = 48
 """From ±160, which is every price of float32, to a relative distance of 1e-12."""
 HALVINGS_OF_PRICES = 20
@@ -180,7 +180,7 @@ def _price(
 
 
 def _halved(low: Any, middle: Any, high: Any, excess: Any) -> tuple[Any, Any]:
-    """Return the half of a bracket in which what is chosen, or spent, is as it should be."""
+    """Return the half of a bracket where ΣF, or the spent budget, is as wanted."""
     zero = _like(excess, 0.0)
     low = op.Where(op.Less(excess, zero), low, middle)
     return low, op.Where(op.Greater(excess, zero), high, middle)
@@ -382,9 +382,9 @@ def _sorted(x: Any) -> TensorType:
 def _ranked(sort: Any, rank: Any, open_: Any) -> TensorType:
     """Return the score of this rank (from 0) in rows that have one; 0 elsewhere."""
     rank = op.Cast(op.Where(open_, rank, _like(rank, 0.0)), to=7)
-    found = op.GatherElements(sort, _wide(rank), axis=-1)
-    found = op.Squeeze(found, op.Constant(value_ints=[-1]))
-    return op.Where(open_, found, _like(found, 0.0))
+    score = op.GatherElements(sort, _wide(rank), axis=-1)
+    score = op.Squeeze(score, op.Constant(value_ints=[-1]))
+    return op.Where(open_, score, _like(score, 0.0))
 
 
 def _clipped(z: Any) -> TensorType:

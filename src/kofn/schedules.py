@@ -49,7 +49,7 @@ class Schedule:
         Args:
             step: a number ≥ 0, whole or not (epochs may be counted in parts). Or an array, which
                 a compiled training step may hold: the answer is then an array of the same
-                framework, elementwise, and what is below 0 counts as 0. It has the dtype of the
+                framework, elementwise, and steps below 0 count as 0. It has the dtype of the
                 steps; of whole numbers the framework's default, but float32 for a half type.
 
         Returns:
@@ -90,7 +90,7 @@ class UntilHard(Schedule):
 
         Args:
             step: as for the schedule itself.
-            gap: what was measured at this step, such as `metrics.hard_gap(weights, k).max()`. A
+            gap: the gap measured at this step, such as `metrics.hard_gap(weights, k).max()`. A
                 number or an array; NaN holds the schedule where it is.
 
         Returns:
@@ -204,7 +204,7 @@ def until_hard(start: float, end: float, steps: int, *, gap: float = 0.05) -> Un
     Args:
         start, end: finite numbers > 0. `end` is the coldest it may get, hard or not.
         steps: how many steps of cooling lead from one to the other.
-        gap: a finite number ≥ 0, in the units of what will be measured.
+        gap: a finite number ≥ 0, in the units of the measured one.
 
     Raises:
         TypeError, ValueError: as for `linear`.

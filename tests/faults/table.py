@@ -38,8 +38,8 @@ FAULTS = (
     Fault(
         "the cotangent of the temperature has the wrong sign",
         "formulas/pullbacks.py",
-        "return in_x, -(moved + rest)",
-        "return in_x, moved + rest",
+        "return in_x, -(lever + rest)",
+        "return in_x, lever + rest",
         ("test_formulas_temperature.py", "test_losses_family.py"),
     ),
     Fault(

@@ -130,7 +130,6 @@ LOOKS_INTO = {
     "commands": {"kernels", "streaming"},
     "distributed": {"adapters", "formulas", "operations", "rows"},
     "distributions": {"subsets"},
-    "docs": {"adapters", "formulas", "operations", "rows", "solver"},
 }
 
 

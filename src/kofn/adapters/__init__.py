@@ -1,1 +1,1 @@
-"""What makes of a declared operation that which a framework calls, and finds θ: a folder each."""
+"""The way from a declared operation to a framework's calls, and the search for θ: a folder each."""

@@ -40,8 +40,8 @@ def answer(
 ) -> Any: ...
 def answer(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Any:
     """Return the answer of an operation on rows, by the fastest code that serves them."""
-    found = by_kernel(operation, rows, *arrays, settings=settings)
-    return by_array_code(operation, rows, *arrays, settings=settings) if found is None else found
+    fast = by_kernel(operation, rows, *arrays, settings=settings)
+    return by_array_code(operation, rows, *arrays, settings=settings) if fast is None else fast
 
 
 def by_array_code(
@@ -74,12 +74,12 @@ def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequenc
 def hard(given: Given[ArrayT], k: Any) -> ArrayT:
     """Return the hard choice of rows, without a gradient.
 
-    `k` is what the caller gave. On JAX `given.k` is an array even for a number, which tells how
+    `k` is the caller's. On JAX `given.k` is an array even for a number, which tells how
     many entries there are to find before the program runs.
     """
-    found: ArrayT | None = by_kernel(HARD, given)
-    if found is not None:
-        return found
+    chosen: ArrayT | None = by_kernel(HARD, given)
+    if chosen is not None:
+        return chosen
     if framework(given.scores) == "jax" and given.over is DENSE:
         from kofn.adapters.jax.choice import hard as on_jax
 
@@ -146,10 +146,10 @@ def _of_torch(
         settings = *settings, *_flags_of(operation, rows, learned), int(learned)
     if not learned or (backend is None and state.is_compiled()):
         if run is _run:
-            found = operation.kernel(backend, rows, *arrays, *settings)
+            answers = operation.kernel(backend, rows, *arrays, *settings)
         else:
-            found = run(operation, backend, rows, *arrays, *settings)
-        return found[0] if type(found) is tuple else found
+            answers = run(operation, backend, rows, *arrays, *settings)
+        return answers[0] if type(answers) is tuple else answers
     return _recorded(operation, run, backend, rows, arrays, settings)
 
 
@@ -162,8 +162,8 @@ def _recorded(*call: Any) -> Any:
 def _of_each_alpha(operation: Operation) -> Operation:
     from kofn.adapters.torch import each_alpha
 
-    found: Operation = getattr(each_alpha, operation.each_alpha)
-    return found
+    declared: Operation = getattr(each_alpha, operation.each_alpha)
+    return declared
 
 
 def _serving(operation: Operation, rows: Any, kind: str) -> Any:
@@ -201,7 +201,7 @@ def _with_slopes(operation: Operation, settings: Sequence[Any], learned: int) ->
 
 
 def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Any] = ()) -> bool:
-    """Return whether autograd records an argument of which there is a cotangent."""
+    """Return whether autograd records an argument that has a cotangent."""
     if not sys.modules["torch"].is_grad_enabled():
         return False
     for tensor in operation.of.tensors(rows):  # sooner than any() of a generator

@@ -26,8 +26,8 @@ def call(operation: Operation, backend: Any, given: Given, *own: Any) -> Any:
         return operation.kernel(backend, given, *own)
 
     def of_rows(rows: Given, parts: Sequence[Array]) -> Sequence[Any]:
-        found = operation.kernel(backend, rows, *parts, *own[count:])
-        return found if type(found) is tuple else (found,)
+        answers = operation.kernel(backend, rows, *parts, *own[count:])
+        return answers if type(answers) is tuple else (answers,)
 
-    found = by_blocks(of_rows, given, own[:count], takes, gives)
-    return tuple(found) if len(gives) > 1 else found[0]
+    whole = by_blocks(of_rows, given, own[:count], takes, gives)
+    return tuple(whole) if len(gives) > 1 else whole[0]

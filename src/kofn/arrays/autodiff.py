@@ -21,9 +21,9 @@ def stop_gradient(x: ArrayT) -> ArrayT:
     if is_jax(x):
         from jax import lax
 
-        found = lax.stop_gradient(x)
-        # In jax.grad of a NumPy array it is that array, which code for NumPy would take.
-        return found if is_jax(found) else sys.modules["jax"].numpy.asarray(found)
+        constant = lax.stop_gradient(x)
+        # In jax.grad of a NumPy array it is this array, which code for NumPy would take.
+        return constant if is_jax(constant) else sys.modules["jax"].numpy.asarray(constant)
     return x
 
 

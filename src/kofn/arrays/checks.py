@@ -19,16 +19,16 @@ from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework
 from kofn.arrays.unfit import refuse_unfit
 
 Said = str | Callable[[], str]
-"""What is allowed: made only for a message that is raised where it names a size, for torch.compile
-takes a symbolic size for a fixed one once it is printed.
+"""The allowed values: made only for a message that is raised where it names a size, for
+torch.compile takes a symbolic size for a fixed one once it is printed.
 """
 
 LONGEST = 80  # most characters of a value in a message
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-"""Of those, what is taken as numbers to compare: JAX has smaller ones, which it cannot sort."""
+"""The integers that are compared: JAX has smaller ones, which it cannot sort."""
 REALS = (*FLOATS, "float80", "float96", "float128", "longdouble", *INTEGERS)
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
-"""What Python or NumPy counts among the integers, and a caller hardly means."""
+"""Types that Python or NumPy counts among the integers, and a caller hardly means."""
 
 
 def _text(allowed: Said) -> str:
@@ -149,7 +149,7 @@ def check_scores(
 
 
 def _cast_hint(name: str, kind: str, dtype: str, integers: bool) -> str:
-    """Return how integers and booleans become what is allowed; nothing for other dtypes."""
+    """Return how integers and booleans become an allowed dtype; nothing for other dtypes."""
     if not dtype.startswith(("int", "uint", "bool")):
         return ""
     if integers and not dtype.startswith("bool"):
@@ -306,7 +306,7 @@ def _check_framework(name: str, value: object, scores: Array, of: str) -> Array:
 
 
 def check_ends(name: str, value: object, like: Array, of: str = "logits") -> None:
-    """Check that `value` has the framework of `like` and a shape that ends in that of `like`."""
+    """Check that `value` has the framework of `like`, and that its shape ends in `like`'s."""
     shape, wanted = tuple(check_same_kind(name, value, like, of).shape), tuple(like.shape)
     if shape[max(len(shape) - len(wanted), 0) :] != wanted:
         raise ValueError(f"{name} has shape {shape}; it must end in that of {of}, {wanted}")

@@ -1,4 +1,4 @@
-"""Whether an array is a DTensor, known without importing PyTorch."""
+"""The test whether an array is a DTensor, which does not import PyTorch."""
 
 
 def is_dtensor(x: object) -> bool:

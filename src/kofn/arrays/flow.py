@@ -98,14 +98,14 @@ def while_loop(
 
 def _called() -> str:
     """Return the name of the public function that was called: the outermost of kofn."""
-    found, frame = "this function", sys._getframe(1).f_back
+    public, frame = "this function", sys._getframe(1).f_back
     while frame is not None:
         name = frame.f_code.co_qualname
         own = str(frame.f_globals.get("__name__")).startswith("kofn.")
         if own and not name.startswith("_") and "<" not in name:
-            found = name
+            public = name
         frame = frame.f_back
-    return found
+    return public
 
 
 def barrier(*arrays: Array) -> tuple[Array, ...]:

@@ -83,8 +83,8 @@ class Form(NamedTuple, Generic[KindT]):
             values = values[..., :0]
         if self.cut:
             values = of_torch.dtensors.with_cut_rows(values, self.cut)  # type: ignore[arg-type]
-        found: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
-        return found  # of the kind of the caller's array
+        turned: Any = values if self.dim == -1 else move_axis(values, -1, self.dim)
+        return turned  # of the kind of the caller's array
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
         """Return `kinds.quiet` for the caller's array."""

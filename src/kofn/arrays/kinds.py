@@ -92,7 +92,7 @@ def dtype_name(x: Array) -> str:
 def compute_dtype(x: Array) -> DType:
     """Return the dtype to compute in: float64 for float64, float32 for all narrower ones.
 
-    That of integers is the most precise one.
+    For integers it is the most precise one.
     """
     xp, name = namespace(x), dtype_name(x)
     if name.startswith(("int", "uint")):
@@ -101,10 +101,10 @@ def compute_dtype(x: Array) -> DType:
 
 
 def default_float(x: Array) -> DType:
-    """Return the dtype that the framework of `x` gives to a number: what integers become."""
+    """Return the dtype that the framework of `x` gives to a number, and kofn to integers."""
     if is_torch(x):
-        found: DType = sys.modules["torch"].get_default_dtype()
-        return found
+        default: DType = sys.modules["torch"].get_default_dtype()
+        return default
     return namespace(x).asarray(0.0).dtype
 
 
@@ -132,7 +132,7 @@ EPSILONS = {"bfloat16": 2.0**-7} | {
 def epsilon(x: Array) -> float:
     """Return the distance from 1 to the next number of a dtype of floats, of NumPy's bfloat16, too.
 
-    NumPy has no such type of its own, and its finfo does not know that of others.
+    NumPy has no such type of its own, and its finfo does not know other packages'.
     """
     return EPSILONS[dtype_name(x)]
 
@@ -175,8 +175,8 @@ def cast_like(x: Array, like: ArrayT) -> ArrayT:
 
 def beside(x: ArrayT, like: Array) -> ArrayT:
     """Return a tensor on the device of `like`, and any other array as it is."""
-    found: Any = x
-    return found.to(like.device) if is_torch(x) and x.device != like.device else found
+    tensor: Any = x
+    return tensor.to(like.device) if is_torch(x) and x.device != like.device else tensor
 
 
 def full_like(like: ArrayT, shape: tuple[int, ...], value: float) -> ArrayT:
@@ -198,9 +198,9 @@ def scalar(like: ArrayT, value: float) -> ArrayT:
     if is_torch(like) and like.is_cuda:
         from kofn.arrays.torch.kept import kept
 
-        found = kept(like, value)
-        if found is not None:
-            return found  # type: ignore[return-value]  # of the kind of like
+        number = kept(like, value)
+        if number is not None:
+            return number  # type: ignore[return-value]  # of the kind of like
     return full_like(like, (), value)
 
 

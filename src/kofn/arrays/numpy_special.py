@@ -72,13 +72,13 @@ def _in_double(function: Function) -> Function:
     @wraps(function)
     def called(x: Any) -> Any:
         x = np.asarray(x)
-        found = np.empty(x.shape, x.dtype if x.dtype.kind == "f" else np.float64)
-        given, answers = x.reshape(-1), found.reshape(-1)
+        whole = np.empty(x.shape, x.dtype if x.dtype.kind == "f" else np.float64)
+        given, answers = x.reshape(-1), whole.reshape(-1)
         with np.errstate(all="ignore"):
             for start in range(0, x.size, BLOCK):
                 some = slice(start, start + BLOCK)
                 answers[some] = function(given[some].astype(np.float64))
-        return found[()]
+        return whole[()]
 
     return called
 

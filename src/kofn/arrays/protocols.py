@@ -1,4 +1,4 @@
-"""What the arrays of the frameworks have in common, and the modules with their functions.
+"""The common part of the frameworks' arrays, and of the modules with their functions.
 
 For type checkers and editors only: nothing imports this at run time.
 """
@@ -40,7 +40,7 @@ class DType(Protocol):
 
 
 class ArrayOf(Protocol[Result]):
-    """What torch.Tensor, jax.Array and numpy.ndarray have in common, and lists have not.
+    """The common part of torch.Tensor, jax.Array and numpy.ndarray, which lists lack.
 
     Their union would accept everything where one of the frameworks is not installed, because a
     class that cannot be imported counts as Any. An operand is an array of the same framework, or a
@@ -114,17 +114,17 @@ class ArrayOf(Protocol[Result]):
 
 
 class Array(ArrayOf["Array"], Protocol):
-    """An array of one of the frameworks, of which more is not said."""
+    """An array of any of the frameworks."""
 
 
 Kind = TypeVar("Kind", bound=Array, covariant=True)
 Number = float | Array | np.ndarray[Any, Any]
-"""What stands for all entries or rows, or one for each."""
+"""A number for all entries or rows, or one for each."""
 Axis = int | tuple[int, ...] | None
 
 
 class Namespace(Protocol[Kind]):
-    """What kofn uses of the array API. The arrays that it is given are of the kind it returns."""
+    """The part of the array API that kofn uses. It takes and returns arrays of one kind."""
 
     @property
     def bool(self) -> DType: ...
@@ -201,7 +201,7 @@ class Namespace(Protocol[Kind]):
 
 
 class Context(Protocol):
-    """What torch hands to the two methods of an autograd function; these add what they keep."""
+    """torch's argument of the two methods of an autograd function, which add their own."""
 
     needs_input_grad: tuple[Flag, ...]
 

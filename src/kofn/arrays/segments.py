@@ -43,7 +43,7 @@ def segment_sum(values: Array, ids: Array, count: int) -> Array:
 def segment_expand(per_row: Array, ids: Array) -> Array:
     """Return the number of each entry's segment.
 
-    Its derivative backwards is `segment_sum`, to the same rounding. That of an index alone adds up
+    Its derivative backwards is `segment_sum`, to the same rounding. An index alone adds up
     one float32 after another.
     """
     if is_numpy(per_row) or dtype_name(per_row) != "float32" or not has_gradients(per_row):
@@ -129,8 +129,8 @@ def _added(values: Array, ids: Array, count: int) -> Array:
 def _least(values: Array, ids: Array, count: int, how: str) -> Array:
     none = math.inf if how == "min" else -math.inf
     if is_torch(values):
-        found = full_like(values, (count,), none)
-        return found.scatter_reduce(0, ids, values, f"a{how}")  # type: ignore[arg-type]
+        nothing = full_like(values, (count,), none)
+        return nothing.scatter_reduce(0, ids, values, f"a{how}")  # type: ignore[arg-type]
     if is_jax(values):
         from jax import ops
 

@@ -56,5 +56,5 @@ def greatest(x: Array) -> int | None:
 
 
 def may_be_kept(x: Array) -> bool:
-    """Return whether what is computed from `x` now is of use later, also under autograd."""
+    """Return whether numbers computed from `x` now are of use later, also under autograd."""
     return not (is_torch(x) and sys.modules["torch"].is_inference_mode_enabled())

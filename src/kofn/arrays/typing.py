@@ -26,14 +26,14 @@ else:  # to make protocols of so many methods takes a millisecond of every impor
     Array = Axis = DType = FloatInfo = Namespace = Number = Special = object
 
 ArrayT = TypeVar("ArrayT", bound="ArrayOf[Any] | np.ndarray[Any, Any]")
-"""The kind of the scores, which is that of the answer."""
+"""The kind of the scores, and of the answer."""
 ArrayT_co = TypeVar("ArrayT_co", bound="ArrayOf[Any] | np.ndarray[Any, Any]", covariant=True)
 """The same for a class that only returns such arrays."""
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
     KindT = WithDefault("KindT", bound=AnArray, covariant=True, default=Array)
-    """The same for a class whose name alone, without a kind, stands for that of any arrays."""
+    """The same for a class whose name alone, without a kind, stands for any arrays."""
 else:
     KindT = TypeVar("KindT", covariant=True)
 

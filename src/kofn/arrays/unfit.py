@@ -9,7 +9,7 @@ import numpy as np
 
 
 def refuse_unfit(kind: str, name: str, value: Any) -> None:
-    """Refuse what is an array of NumPy or PyTorch, but not one dense array of numbers."""
+    """Refuse an array of NumPy or PyTorch that is not one dense array of numbers."""
     if kind == "numpy":
         _refuse_array(name, value)
     if kind == "torch":

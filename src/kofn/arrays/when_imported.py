@@ -34,8 +34,8 @@ class _Finder:  # no subclass: importing importlib.abc takes a third of kofn's i
         if fullname != self.name:
             return None
         others = (f for f in [*sys.meta_path] if f is not self and hasattr(f, "find_spec"))
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 

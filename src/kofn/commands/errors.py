@@ -10,17 +10,17 @@ OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
 
 
 class InputError(ValueError):
-    """An unusable input of the user; the one-line message says what is allowed."""
+    """An unusable input of the user; the one-line message names the allowed ones."""
 
 
 class OutputError(Exception):
-    """A failure of the system while it wrote; the one-line message says what is left."""
+    """A failure of the system while it wrote; the one-line message names the files left."""
 
 
 def unwritten(
     out: Path, error: OSError, left: str = "nothing was written"
 ) -> InputError | OutputError:
-    """Return the error of a file that could not be written, which says what is `left`."""
+    """Return the error of a file that could not be written, which names the files `left`."""
     text = f"--out {shortened(out)} cannot be written: {error.strerror or error}"
     if error.errno in OF_OUTPUT or left != "nothing was written":
         return OutputError(f"{text}; {left}")

@@ -55,7 +55,7 @@ def check_out(out: Path, names: Iterable[str], force: bool) -> None:
 
 
 def read_bytes(path: Path, needed: str, done: str) -> bytes:
-    """Read a file; an InputError names what cannot be `done` and what is `needed`."""
+    """Read a file; an InputError names the step that cannot be `done` and the `needed` input."""
     name = shortened(path)
     try:
         return path.read_bytes()
@@ -136,7 +136,7 @@ def opened(
         force: whether files of these names are replaced.
         option: the value of --out, if that is not the folder.
         source: the file that is read, or "-"; it is not replaced, even with --force.
-        what: what is in that.
+        what: its content.
         beside: names of more files, which the caller takes care of.
     """
     names = list(names)
@@ -230,12 +230,12 @@ def _check_out(out: Path, names: Iterable[str], force: bool) -> None:
     if os.path.lexists(out) and not out.is_dir():
         raise InputError(f"--out {out} is a file; a directory is needed")
     for path in (out / name for name in names):
-        found = _about(path)
-        if found is not None and stat.S_ISDIR(found.st_mode):
+        about = _about(path)
+        if about is not None and stat.S_ISDIR(about.st_mode):
             raise InputError(f"{path} is a directory; move it away, or change --out")
         if os.path.exists(path) and not (path.is_file() or path.is_dir()):
             raise InputError(f"{path} is no file, but a device or a pipe; change --out")
-        if found is not None and not force:
+        if about is not None and not force:
             raise InputError(f"{path} exists; add --force to overwrite it, or change --out")
     parent = out
     while not parent.exists() and parent != parent.parent:
@@ -253,7 +253,7 @@ def _about(path: Path) -> os.stat_result | None:
 
 
 def _spare(source: str | Path, what: str, paths: Iterable[Path], option: Path) -> None:
-    """Raise InputError if a path leads to what is read."""
+    """Raise InputError if a path leads to the source."""
     try:
         about = os.fstat(sys.stdin.fileno()) if str(source) == STDIN else os.stat(source)
     except (OSError, ValueError, AttributeError):  # there is none; reading says so

@@ -19,9 +19,9 @@ def missing() -> tuple[str, str] | None:
 
 def end_if_missing() -> None:
     """End this process with one line where a package is missing: a traceback would hide it."""
-    found = missing()
-    if found is not None:
-        print(f"kofn: {found[1]}", file=sys.stderr)
+    package = missing()
+    if package is not None:
+        print(f"kofn: {package[1]}", file=sys.stderr)
         raise SystemExit(2)
 
 

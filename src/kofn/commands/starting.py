@@ -38,7 +38,7 @@ def begin() -> None:
     """Let a signal end this process at once, with a line, until `over` is called."""
     with contextlib.suppress(ValueError):  # a thread other than the main one has no signals
         for number in SIGNALS:
-            # What the parent process has told to be ignored stays so.
+            # Signals that the parent process has told to be ignored stay so.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _end)
 

@@ -46,7 +46,7 @@ UsageError: Any = typer.BadParameter.__mro__[2]
 
 
 class _Guard:
-    """What ends with the exit status and the one line of an error."""
+    """A block that ends with the exit status and the one line of an error."""
 
     make_context: Any
     invoke: Any
@@ -301,7 +301,7 @@ def _say_system(error: OSError) -> int:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is not None:
         return _say(f"{_files.shortened(os.fsdecode(error.filename))}: {reason}", FAILED)
-    if error.errno not in OF_OUTPUT:  # those of writing to a stream carry no file name
+    if error.errno not in OF_OUTPUT:  # errors of writing to a stream carry no file name
         return _say(reason, FAILED)
     _discard(sys.stdout)
     return _say(f"cannot write to standard output: {reason}", FAILED)

@@ -44,8 +44,8 @@ def soft_topk(
 
     It is `kofn.soft_topk` of the rows that the shards of all processes make, one after another in
     the order of ranks; no process gathers them. Every process of the group has to call it, and
-    `backward` of what it returns. A call takes 3 all-reduces and one for each step of the search,
-    of which there are 3 to 8; each is of at most 64 bytes per row. `backward` takes 2.
+    `backward` of its answer. A call takes 3 all-reduces and one for each of the 3 to 8 steps
+    of the search; each is of at most 64 bytes per row. `backward` takes 2.
 
     Args:
         scores: a torch.Tensor of floats, this process's shard. Shards are of one dtype and of one
@@ -101,7 +101,7 @@ def soft_topk_threshold(
 
     Returns:
         θ with the batch shape, as `kofn.soft_topk_threshold`; a DTensor for DTensors. Every process
-        computes the same loss from it: the gradient of the scores is that of one such loss.
+        computes the same loss from it: the scores have the gradient of one such loss.
 
     Raises:
         TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk`.
@@ -171,8 +171,8 @@ def hard_topk(
             part of k is the weight of the next largest score.
 
     Returns:
-        This process's part of the weights: exactly k in all, of equal scores those of the lowest
-        index in the whole row. A DTensor for DTensors.
+        This process's part of the weights: exactly k in all, of equal scores the first
+        in the whole row. A DTensor for DTensors.
 
     Raises:
         TypeError, ValueError, RuntimeError: as for `kofn.distributed.soft_topk`.

@@ -15,7 +15,7 @@ from kofn.operations.operation import Operation
 
 
 class Scores(NamedTuple):
-    """What a function calls its scores, and whether they may be integers."""
+    """A function's name for its scores, and whether they may be integers."""
 
     name: str
     may_be_integers: bool
@@ -25,7 +25,7 @@ SCORES = Scores("scores", False)
 
 
 class Layout(ABC):
-    """Rows of which this process or device has a part.
+    """Rows in parts, one of them in this process or on this device.
 
     `OnGroup` is for torch tensors in a group of processes, `OnMesh` for DTensors, `OnAxes` for JAX.
     In this class, arguments of a call are the parts for this process already.
@@ -36,7 +36,7 @@ class Layout(ABC):
     is_cut = True
     """Whether others have parts of these rows, too."""
     of_classes = "the entries"
-    """What class weights are for, in an error."""
+    """The object of class weights, for an error."""
 
     def __init__(self, name: str, scores: Any, dim: int, of: Scores = SCORES) -> None:
         self.name, self.scores, self.dim = name, scores, dim  # the scores: this process's part
@@ -47,7 +47,7 @@ class Layout(ABC):
         return form_of(self.scores, self.dim, *self.of)
 
     def with_scores(self, scores: Any) -> Self:
-        """Return this layout of other scores, of which these are this process's part."""
+        """Return this layout of other scores, given this process's part."""
         other = copy(self)
         other.scores = scores
         return other
@@ -57,7 +57,7 @@ class Layout(ABC):
         return nullcontext()
 
     def with_all_rows(self, words: str) -> AbstractContextManager[None]:
-        """Compute what is reduced over all rows, or raise an error for all of them.
+        """Compute a reduction over all rows, or raise an error for all of them.
 
         `words` are arguments that those who have other rows must have been given alike.
         """
@@ -106,10 +106,10 @@ class Layout(ABC):
         """Return this process's part of the hard choice; with costs, it has a gradient."""
 
     @abstractmethod
-    def restored(self, found: Any, of_rows: bool, form: Form | None = None) -> Any:
+    def restored(self, numbers: Any, of_rows: bool, form: Form | None = None) -> Any:
         """Return numbers per row or entries as the caller's scores lie.
 
-        `form` is that of the entries of rows; None if they have the caller's already.
+        `form` is the form of the entries of rows; None if they have the caller's already.
         """
 
     @abstractmethod
@@ -121,16 +121,16 @@ class Layout(ABC):
         """Return the numbers of these ranks in whole rows, (…, m), with their gradient."""
 
     @abstractmethod
-    def owned(self, found: Any, own: Any, mine: Any) -> Any:
+    def owned(self, shared: Any, own: Any, mine: Any) -> Any:
         """Return numbers that all have, with the gradient of `own`, which is theirs where `mine`.
 
         It is so in one process or on one device.
         """
 
-    def restored_at(self, found: Any, place: int) -> Any:
+    def restored_at(self, numbers: Any, place: int) -> Any:
         """Return numbers (…, m) per row with m at this place of the batch shape."""
-        return move_axis(found, -1, place)
+        return move_axis(numbers, -1, place)
 
-    def of_all_rows(self, found: Any) -> Any:
+    def of_all_rows(self, numbers: Any) -> Any:
         """Return numbers per row, or their sum, for a sum over all rows."""
-        return found
+        return numbers

@@ -25,7 +25,7 @@ from kofn.losses.targets import (
     nan_if_out_of_range,
     weighted,
 )
-from kofn.operations.losses import GAP, LIKELIHOOD, SMOOTHED_LIKELIHOOD
+from kofn.operations.losses import LIKELIHOOD, PLAIN_LOSS, SMOOTHED_LIKELIHOOD
 from kofn.rows.given import ONE
 from kofn.rows.integral import require_integral
 from kofn.solver.reductions import Reductions, wide_sums_of
@@ -75,10 +75,10 @@ def loss(
         )
         numbers = [given.target] if given.integers else []
         rows = layout.checked(ONE, link, temperature, mask, words=words, numbers=numbers)
-        found, number, counted = _target_of(given, rows, layout.over, likely)
-        value = _of_rows(layout, rows, found, number, likely, given.smoothing > 0)
-        row_weight = None if likely and not given.integers else found.row_weight
-        value, count = of_counted(nan_if_out_of_range(value, found), counted, row_weight)
+        labels, number, counted = _target_of(given, rows, layout.over, likely)
+        value = _of_rows(layout, rows, labels, number, likely, given.smoothing > 0)
+        row_weight = None if likely and not given.integers else labels.row_weight
+        value, count = of_counted(nan_if_out_of_range(value, labels), counted, row_weight)
     if reduction == "none":
         return layout.restored(value, of_rows=True)
     return over_rows(layout.of_all_rows(value), layout.of_all_rows(count), reduction)
@@ -108,7 +108,7 @@ def _given(
 def _target_of(
     given: Given, rows: Any, over: Reductions, likely: bool
 ) -> tuple[Target, Array, Array]:
-    """Return the weights of the entries that are here, Σt of whole rows, and which rows count.
+    """Return the weights of the entries in this part, Σt of whole rows, and which rows count.
 
     One message has all sums. Smoothing spreads its share of the weight evenly over whole rows, or
     of 1 for cross-entropy.
@@ -117,34 +117,34 @@ def _target_of(
     form: Form = rows.form
     xp, playing = namespace(x), ~deleted(x)
     if given.integers:
-        found = _of_labels(given, x, form.n, over)
+        labels = _of_labels(given, x, form.n, over)
     else:
-        found = Target(x, cast(form.entries(given.target), x.dtype))
-    each: Array = found.weights
+        labels = Target(x, cast(form.entries(given.target), x.dtype))
+    each: Array = labels.weights
     weighed = []
     if given.weight is not None:
-        found = found._replace(by_class=class_weights(given.weight, form.n, x))
-        weighed = [found.weighed]
+        labels = labels._replace(by_class=class_weights(given.weight, form.n, x))
+        weighed = [labels.weighed]
     number, available, *weighed = wide_sums_of(over, each, playing, *weighed)
     if weighed:
-        found = found._replace(row_weight=cast(mean_weight(number, weighed[0]), x.dtype))
+        labels = labels._replace(row_weight=cast(mean_weight(number, weighed[0]), x.dtype))
     if given.smoothing:
         share = xp.ones_like(number) if likely else number
         even = cast(given.smoothing * share / xp.where(available > 0, available, 1.0), x.dtype)
         each = (1 - given.smoothing) * each + xp.where(playing, over.expand(even), 0.0)
-    counted = available > 0 if found.used is None else (available > 0) & found.used
-    return found._replace(weights=each), number, counted
+    counted = available > 0 if labels.used is None else (available > 0) & labels.used
+    return labels._replace(weights=each), number, counted
 
 
 def _of_labels(given: Given, x: Array, n: int, over: Any) -> Target:
-    """Return the target of indices into whole rows, of which n entries are here."""
+    """Return the target of indices into whole rows; n of their entries are here."""
     start, whole = over.span(n, x)
-    found = labelled(given.target, x, x, given.ignored, whole)
-    at = found.labels - start
-    here = at < n if found.used is None else (at < n) & found.used
+    labels = labelled(given.target, x, x, given.ignored, whole)
+    at = labels.labels - start
+    here = at < n if labels.used is None else (at < n) & labels.used
     at = namespace(at).where(here, at, -1)[..., None]
     each = as_numbers(arange(at, x.shape[-1]) == at, x.dtype)
-    return found._replace(weights=each, labels=None)
+    return labels._replace(weights=each, labels=None)
 
 
 def _of_rows(
@@ -152,7 +152,7 @@ def _of_rows(
 ) -> Array:
     """Return the weighted losses of rows."""
     if not likely:
-        return weighted(layout.answer(GAP, rows._replace(k=number), target.weights), target)
+        return weighted(layout.answer(PLAIN_LOSS, rows._replace(k=number), target.weights), target)
     if smoothed and target.by_class is not None:
         idle = target.by_class == 0
         return layout.answer(SMOOTHED_LIKELIHOOD, rows, target.weighed, idle)

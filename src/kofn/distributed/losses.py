@@ -47,8 +47,8 @@ def softmax_loss(
             a target is a DTensor or the same in every process, and weights have the whole shape.
         weight: one number per class, this process's part; for DTensors the whole one.
         label_smoothing, ignore_index: as for `kofn.losses.softmax_loss`.
-        reduction: "mean", "sum" or "none", over all rows; those of a DTensor that lie in other
-            processes, too, and inside jax.shard_map those of this device.
+        reduction: "mean", "sum" or "none", over all rows; a DTensor's rows in other
+        processes, too, and inside jax.shard_map this device's.
 
     Returns:
         A scalar, or the batch shape for "none", the same in every process of the group; a DTensor

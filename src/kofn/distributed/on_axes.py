@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.adapters import array_code
-from kofn.adapters.jax.choice import hard_in_shards, ranked_in_shards
+from kofn.adapters.jax.choice import hard_in_shards
+from kofn.adapters.shards import ranked
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
@@ -21,7 +22,7 @@ from kofn.rows.shards.jax_axis import axis_rows, given_on_axes
 
 
 class OnAxes(Layout):
-    """Rows of which each device along some axes has a part."""
+    """Rows in parts, one on each device along some axes."""
 
     def __init__(
         self,
@@ -48,11 +49,11 @@ class OnAxes(Layout):
 
     def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
         settled = rows_of(rows, self.over)
-        found: Array = array_code.of_settled(operation, settled, *arrays, over=self.over)
+        answers: Array = array_code.of_settled(operation, settled, *arrays, over=self.over)
         if "still" not in operation.keeps:
-            return found
+            return answers
         barred = bars(stop_gradient(rows.scores), arrays[0])
-        return constant_where(self.over.count(barred) > 0, found)
+        return constant_where(self.over.count(barred) > 0, answers)
 
     def chosen(self, rows: Given) -> Array:
         if rows.costs is not None:
@@ -61,26 +62,26 @@ class OnAxes(Layout):
                 "kofn.soft_knapsack under jax.jit, which takes arrays on any mesh"
             )
         x, k = stop_gradient(rows.scores), stop_gradient(rows.k)
-        found = hard_in_shards(choice.known_scores(x), k, self.over)  # type: ignore[arg-type]  # of JAX
-        return choice.with_nan(x, k, found, self.over)
+        weights = hard_in_shards(choice.known_scores(x), k, self.over)  # type: ignore[arg-type]  # of JAX
+        return choice.with_nan(x, k, weights, self.over)
 
     def agreed(self, words: str) -> None:
         """JAX itself knows what is the same on all devices."""
 
     def ranked(self, x: Array, playing: Array | None, ranks: Array) -> Array:
-        found = ranked_in_shards(stop_gradient(x), playing, ranks, self.over)  # type: ignore[arg-type]  # of JAX
-        return self.owned(None, take_along_last(x, found.entries), found.mine)
+        at_ranks = ranked.ranked(stop_gradient(x), playing, ranks, self.over)
+        return self.owned(None, take_along_last(x, at_ranks.entries), at_ranks.mine)
 
-    def owned(self, found: object, own: Array, mine: Array) -> Array:
+    def owned(self, shared: object, own: Array, mine: Array) -> Array:
         return self.over.total(namespace(own).where(mine, own, 0))
 
-    def restored_at(self, found: Array, place: int) -> Array:
-        return super().restored_at(self.over.shared(found), place)
+    def restored_at(self, numbers: Array, place: int) -> Array:
+        return super().restored_at(self.over.shared(numbers), place)
 
-    def restored(self, found: Array, of_rows: bool, form: Form | None = None) -> Array:
+    def restored(self, numbers: Array, of_rows: bool, form: Form | None = None) -> Array:
         if of_rows:
-            return self.over.shared(found)
-        return found if form is None else form.restored(found)
+            return self.over.shared(numbers)
+        return numbers if form is None else form.restored(numbers)
 
-    def of_all_rows(self, found: Array) -> Array:
-        return self.over.shared(found)
+    def of_all_rows(self, numbers: Array) -> Array:
+        return self.over.shared(numbers)

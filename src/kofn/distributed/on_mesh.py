@@ -114,20 +114,20 @@ class OnMesh(OnGroup):
     def _local(self, value: Any, placements: Sequence[Placement]) -> Tensor:
         return _local_of(value.redistribute(self.mesh, placements), placements)
 
-    def restored(self, found: Tensor, of_rows: bool, form: Form | None = None) -> Any:
+    def restored(self, numbers: Tensor, of_rows: bool, form: Form | None = None) -> Any:
         placements = self._of_rows if of_rows else self.placements
         shape = self._batch if of_rows else self.shape
-        return self._placed(super().restored(found, of_rows, form), shape, placements)
+        return self._placed(super().restored(numbers, of_rows, form), shape, placements)
 
-    def restored_at(self, found: Tensor, place: int) -> DTensor:
-        local, batch = super().restored_at(found, place), self._batch
+    def restored_at(self, numbers: Tensor, place: int) -> DTensor:
+        local, batch = super().restored_at(numbers, place), self._batch
         place %= len(batch) + 1
 
-        def moved(way: Any) -> Placement:
+        def way_of(way: Any) -> Placement:
             return Shard(way.dim + (way.dim >= place)) if way.is_shard() else way
 
-        ways = [moved(way) for way in self._of_rows]
-        shape = (*batch[:place], found.shape[-1], *batch[place:])
+        ways = [way_of(way) for way in self._of_rows]
+        shape = (*batch[:place], numbers.shape[-1], *batch[place:])
         return self._placed(local, shape, ways)
 
     def _placed(
@@ -143,9 +143,9 @@ class OnMesh(OnGroup):
             stride=strides,
         )
 
-    def of_all_rows(self, found: Tensor) -> DTensor:
+    def of_all_rows(self, numbers: Tensor) -> DTensor:
         ways = [Partial() if way.is_shard() else Replicate() for way in self._of_rows]
-        total = DTensor.from_local(found.sum(), self.mesh, ways, run_check=False)
+        total = DTensor.from_local(numbers.sum(), self.mesh, ways, run_check=False)
         return total.redistribute(self.mesh, [Replicate()] * self.mesh.ndim)
 
 

@@ -65,8 +65,8 @@ def topk(
 
     Returns:
         The named tuple of `kofn.topk`, the same in every process; DTensors for a DTensor. Indices
-        are places in the whole row. Every process computes the same loss from the values: the
-        gradient of x is that of one such loss.
+        are places in the whole row. Every process computes the same loss from the values: x has
+        the gradient of one such loss.
 
     Raises:
         TypeError, ValueError: as for `kofn.topk`, in every process; ValueError if processes were
@@ -112,7 +112,7 @@ def quantile(
     It is `kofn.quantile` of the rows that the shards of all processes make. Numbers are found by
     counts of their bits: no numbers are sent. For each row it seeks two numbers per q, and the
     greatest, to know of a NaN. It takes 4 all-reduces, a gather, and an all-reduce of 56 bytes for
-    each of these numbers per round, of which there are up to 11 in float32 and 22 in float64. With
+    each of these numbers per round, with up to 11 rounds in float32 and 22 in float64. With
     a temperature, it takes the messages of two thresholds per q instead. A row with a NaN, or of
     nothing but −inf with a temperature, may take a message more.
 
@@ -149,7 +149,7 @@ def quantile(
         playing = known if playing is None else playing & known
     if not layout.is_cut:
         with layout.form().quiet():
-            found = of_dense(rows, playing, of)
+            answer = of_dense(rows, playing, of)
     else:
         learned = is_torch(q) and q.requires_grad
         layout.agreed(
@@ -158,14 +158,14 @@ def quantile(
             f"temperature {temperature!r}, ignore_nan={ignore_nan}"
         )
         with layout.form().quiet():
-            found = quantiles(_Rows(layout, cast(rows, compute_dtype(rows)), playing), of)
-    found, along = cast(found, rows.dtype), layout.form().dim
+            answer = quantiles(_Rows(layout, cast(rows, compute_dtype(rows)), playing), of)
+    answer, along = cast(answer, rows.dtype), layout.form().dim
     if getattr(q, "ndim", 0):
-        found = layout.restored_at(found, 0)
-        return namespace(found).expand_dims(found, axis=along) if keepdim else found
+        answer = layout.restored_at(answer, 0)
+        return namespace(answer).expand_dims(answer, axis=along) if keepdim else answer
     if keepdim:
-        return layout.restored_at(found, along)
-    return layout.restored(found[..., 0], of_rows=True)
+        return layout.restored_at(answer, along)
+    return layout.restored(answer[..., 0], of_rows=True)
 
 
 class _Parts(NamedTuple):
@@ -206,7 +206,7 @@ def _largest(parts: _Parts, k: int, descending: bool) -> tuple[Array, Array]:
     if k == 0:
         return own.values, own.indices
     places = own.indices + start
-    # What is masked is sent as −2 less its place, and −1 where there are fewer than k.
+    # A masked entry is sent as −2 less its place, and −1 where there are fewer than k.
     if playing is not None:
         places = xp.where(take_along_last(playing, own.indices), places, -2 - places)
     values, places = _padded(own.values, k, 0), _padded(places, k, -1)
@@ -215,9 +215,9 @@ def _largest(parts: _Parts, k: int, descending: bool) -> tuple[Array, Array]:
     order = order_by_states(comparable(every), states, descending)[..., :k]
     code = take_along_last(code, order)
     mine, taken = order // k == over.place, take_along_last(values, order % k)
-    found = layout.owned(take_along_last(every, order), taken, mine)
-    found = xp.where(code >= 0, found, outermost(x, greatest=not descending))
-    return found, xp.where(code >= 0, code, -2 - code)
+    best = layout.owned(take_along_last(every, order), taken, mine)
+    best = xp.where(code >= 0, best, outermost(x, greatest=not descending))
+    return best, xp.where(code >= 0, code, -2 - code)
 
 
 def _padded(values: Array, k: int, fill: int) -> Array:

@@ -90,12 +90,12 @@ def over_shards(
     words = f", hard={hard}" if flags else ""
     rows = layout.checked(k, link, temperature, mask, costs=costs, words=words)
     if operation is HARD or (hard and costs is not None):
-        found = layout.chosen(rows)
+        weights = layout.chosen(rows)
     else:
-        found = layout.answer(operation, rows)
+        weights = layout.answer(operation, rows)
         if hard:
-            found = layout.chosen(rows) + (found - stop_gradient(found))
-    return layout.restored(found, of_rows, rows.form)
+            weights = layout.chosen(rows) + (weights - stop_gradient(weights))
+    return layout.restored(weights, of_rows, rows.form)
 
 
 def layout_of(

@@ -72,7 +72,7 @@ class Distribution(ABC, Generic[ArrayT]):
         """Return the distributions repeated to a larger batch shape, without copying.
 
         Args:
-            batch_shape: what the present one broadcasts to.
+            batch_shape: a shape to which the present one broadcasts.
 
         Raises:
             ValueError: it does not.

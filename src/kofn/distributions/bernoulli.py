@@ -33,7 +33,7 @@ __all__ = ["Bernoulli"]
 class Bernoulli(Discrete[ArrayT]):
     """Independent Bernoulli variables with P(1) = σ(logits), one per entry.
 
-    With the methods of `Categorical`, entry by entry: the batch shape is that of `logits`. Their
+    With the methods of `Categorical`, entry by entry: the batch shape is `logits`'s. Their
     joint distribution is the product; kofn.estimators adds up the log-probabilities of what f
     takes together.
 
@@ -83,8 +83,8 @@ class Bernoulli(Discrete[ArrayT]):
             The shape of `sample`.
 
         Raises:
-            TypeError, ValueError: another kind of array, or a shape that does not end in that of
-                `logits`.
+            TypeError, ValueError: another kind of array, or a shape that does not end in the
+            shape of `logits`.
         """
         sample = as_array(sample)
         check_ends("sample", sample, self.logits)
@@ -179,8 +179,8 @@ class Bernoulli(Discrete[ArrayT]):
             z, y = stop_gradient(perturbed), self._settled()
             up = z > 0
             a = -xp.expm1(xp.where(up, -z, z))
-            moved = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
-            return z + a * moved
+            change = xp.where(up, moving(softplus(y)), -moving(softplus(-y)))
+            return z + a * change
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return 1 where `perturbed` > 0, without a gradient."""

@@ -184,8 +184,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             The shape of the samples and the batch.
 
         Raises:
-            TypeError, ValueError: another kind of array, or a shape that does not end in that of
-                `logits`.
+            TypeError, ValueError: another kind of array, or a shape that does not end in the
+            shape of `logits`.
         """
         check_ends("sample", sample, self.logits)
         xp, sample = namespace(self.logits), adopt(sample, self.logits)
@@ -269,7 +269,7 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
 
         With Gumbel noise, `choose` makes samples of it and `relax` those of `gumbel_softmax`. With
         another noise they are the samples, and relaxed samples, of Perturb-Max, whose
-        probabilities `perturbed_argmax` has; `probs`, `log_prob` and the estimators are those of
+        probabilities `perturbed_argmax` has; `probs`, `log_prob` and the estimators stay with
         Gumbel noise.
 
         Args:
@@ -322,8 +322,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
     def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise.
 
-        Given the choice, its own entry moves with logsumexp alone, and one below it by what is
-        between: a = 1 − e^{−(top − z)} with its logit, 1 − a with logsumexp.
+        Given the choice, its own entry moves with logsumexp alone, and one below it by both:
+        a = 1 − e^{−(top − z)} with its logit, 1 − a with logsumexp.
         """
         perturbed, xp = self._own(perturbed), namespace(self.logits)
         with quiet(perturbed):
@@ -333,8 +333,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
             possible = (y != -math.inf) & (z != -math.inf)
             top = xp.max(z, axis=self.dim, keepdims=True)
             a = xp.where(possible, -xp.expm1(xp.where(possible, z, top) - top), 0.0)
-            moved = a * moving(y) + (1 - a) * moving(xp.expand_dims(log_total, axis=self.dim))
-            return z + xp.where(possible, moved, 0.0)
+            change = a * moving(y) + (1 - a) * moving(xp.expand_dims(log_total, axis=self.dim))
+            return z + xp.where(possible, change, 0.0)
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the one-hot vector of the largest entry along dim, without a gradient."""

@@ -186,8 +186,8 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
             The shape of the samples and the batch.
 
         Raises:
-            TypeError, ValueError: another kind of array, or a shape that does not end in that of
-                `logits`.
+            TypeError, ValueError: another kind of array, or a shape that does not end in the
+            shape of `logits`.
         """
         check_ends("subset", subset, self.logits)
         with quiet(self.logits):

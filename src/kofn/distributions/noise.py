@@ -31,7 +31,7 @@ def _drawn(link: Link, rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT
         first, second = (gumbel(each, shape, like) for each in split_rng(rng, 2))
         return first - second if name == "logistic" else xp.exp(-first) - xp.exp(-second)
     u, below = halves(rng, shape, like)
-    if type(link).upper_quantile is Link.upper_quantile:  # that of 1 − u, which may round to 1
+    if type(link).upper_quantile is Link.upper_quantile:  # by 1 − u, which may round to 1
         last = 1 - float(xp.finfo(u.dtype).eps) / 2
         noise = link.quantile(xp.where(below, u, xp.clip(1 - u, None, last)))
     else:

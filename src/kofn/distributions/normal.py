@@ -64,8 +64,8 @@ def normal_rsample(
 class Normal(Distribution[ArrayT]):
     """Independent normal distributions N(mean, scale²), one per entry.
 
-    The continuous member of what kofn.estimators takes, to compare reparameterisation with the
-    score function where both apply. The batch shape is that of `mean`.
+    The continuous law that kofn.estimators take, to compare reparameterisation with the
+    score function where both apply. The batch shape is `mean`'s.
 
     Args:
         mean, scale: as for `normal_rsample`.
@@ -112,8 +112,8 @@ class Normal(Distribution[ArrayT]):
             value: numbers with the shape of `mean` behind any number of dimensions of samples.
 
         Raises:
-            TypeError, ValueError: another kind of array, or a shape that does not end in that of
-                `mean`.
+            TypeError, ValueError: another kind of array, or a shape that does not end in the
+            shape of `mean`.
         """
         value = as_array(value)
         check_ends("value", value, self.mean, "mean")

@@ -82,7 +82,7 @@ class RelaxedOneHot(OverRows[ArrayT]):
 
         Args:
             value: weights that sum to 1, shape + logits.shape.
-            logs: `value` holds the logarithms of weights, and the density is that of logarithms
+            logs: `value` holds the logarithms of weights, and the density is of logarithms
                 (less by Σ log w).
 
         Returns:
@@ -90,8 +90,8 @@ class RelaxedOneHot(OverRows[ArrayT]):
             exactly 0: the density has no value on the boundary. 0 in a row with nothing left.
 
         Raises:
-            TypeError, ValueError: another kind of array, or a shape that does not end in that of
-                `logits`.
+            TypeError, ValueError: another kind of array, or a shape that does not end in the
+            shape of `logits`.
         """
         refuse("RelaxedOneHot.log_prob")
         check_ends("value", value, self.logits)

@@ -34,23 +34,23 @@ class Study:
     bias: float
     """‖mean − gradient‖."""
     bias_bound: float
-    """How far `bias` may be from the truth; 0 where all was enumerated."""
+    """The bound of the error of `bias`; 0 where all was enumerated."""
     variance: float
     """E‖estimate − mean‖²."""
     variance_bound: float
-    """How far `variance` may be from the truth; 0 where all was enumerated."""
+    """The bound of the error of `variance`; 0 where all was enumerated."""
     value: float
     """The mean of the estimate of E f itself."""
     value_variance: float
     """Its variance."""
     calls: float
-    """Of f, counted, for each estimate."""
+    """Calls of f, counted, for each estimate."""
     draws: int
     """Estimates that were drawn; 0 where all were enumerated."""
     confidence: float
-    """Of the bounds."""
+    """The confidence of the bounds."""
     rounding: float
-    """Of the arithmetic that made `bias`, relative to the gradient and its deviation."""
+    """The rounding error of `bias`, relative to the gradient and its deviation."""
 
     @property
     def enumerated(self) -> bool:
@@ -104,7 +104,7 @@ def study(
         estimator: a function like those here, or its name.
         f: as for `score_function`, of one row: (samples, rows, …) to (samples, rows), each row by
             itself; … stands for the shape of `logits`.
-        logits: what to differentiate in, a torch.Tensor or jax.Array of any shape: one problem,
+        logits: the point of differentiation, a torch.Tensor or jax.Array of any shape: one problem,
             all dimensions of the batch taken by f together.
         distribution: from logits, with any number of rows before them, to a distribution.
         samples: number of samples per estimate.
@@ -116,7 +116,7 @@ def study(
         **options: passed to the estimator.
 
     Returns:
-        A `Study`. Its bounds are those of a normal approximation (for the bias with the degrees of
+        A `Study`. Its bounds are by a normal approximation (for the bias with the degrees of
         freedom of Welch and Satterthwaite).
 
     Raises:
@@ -154,23 +154,23 @@ def study(
     problem = Problem(logits, distribution)
     rng, other = split_rng(rng, 2)
     choices = problem.choices(enumerate_up_to)
-    found = None
+    runs = None
     if choices is not None and len(choices.probability) ** samples <= enumerate_up_to:
-        # It may have drawn from what is no source; if it is another error, it comes again.
+        # It may have drawn from something that is no source; another error comes again.
         with contextlib.suppress(TypeError):
-            found = problem.enumerated(estimate, choices, samples)
-    if found is None:
+            runs = problem.enumerated(estimate, choices, samples)
+    if runs is None:
         counted.rows = 0
-        found = problem.drawn(estimate, rng, draws)
-    calls = counted.rows / len(found.values)
+        runs = problem.drawn(estimate, rng, draws)
+    calls = counted.rows / len(runs.values)
     truth = _known(problem, exact)
     if truth is None and choices is not None:
         truth = problem.exact(f, enumerate_up_to)
     if truth is not None:
-        return _judged(found, truth, None, calls, confidence, logits)
+        return _judged(runs, truth, None, calls, confidence, logits)
     best = partial(reparameterized if hasattr(problem.one, "rsample") else leave_one_out, samples=8)
     reference = problem.drawn(lambda choice, source: best(choice, f, source), other, draws)
-    return _judged(found, reference.mean(), reference, calls, confidence, logits)
+    return _judged(runs, reference.mean(), reference, calls, confidence, logits)
 
 
 def _known(problem: Problem, exact: Any) -> np.ndarray | None:
@@ -186,21 +186,19 @@ def _known(problem: Problem, exact: Any) -> np.ndarray | None:
 
 
 def _judged(
-    found: Found,
+    runs: Found,
     truth: np.ndarray,
     reference: Found | None,
     calls: float,
     confidence: float,
     logits: Array,
 ) -> Study:
-    mean, shape = found.mean(), tuple(logits.shape)
-    squares = ((found.gradients - mean) ** 2).sum(-1)
-    variance, value = float(found.weights @ squares), float(found.weights @ found.values)
+    mean, shape = runs.mean(), tuple(logits.shape)
+    squares = ((runs.gradients - mean) ** 2).sum(-1)
+    variance, value = float(runs.weights @ squares), float(runs.weights @ runs.values)
     bound = 0.0
-    covariance = sum(
-        each.covariance_of_mean() for each in (found, reference) if each and each.drawn
-    )
-    if found.drawn:
+    covariance = sum(each.covariance_of_mean() for each in (runs, reference) if each and each.drawn)
+    if runs.drawn:
         count = len(squares)
         variance *= count / (count - 1)
         bound = _quantile((1 + confidence) / 2) * float(squares.std()) / math.sqrt(count)
@@ -212,9 +210,9 @@ def _judged(
         variance=variance,
         variance_bound=bound,
         value=value,
-        value_variance=float(found.weights @ (found.values - value) ** 2),
+        value_variance=float(runs.weights @ (runs.values - value) ** 2),
         calls=calls,
-        draws=len(squares) if found.drawn else 0,
+        draws=len(squares) if runs.drawn else 0,
         confidence=confidence,
         rounding=float(namespace(logits).finfo(logits.dtype).eps) ** (2 / 3),
     )

@@ -31,12 +31,12 @@ def perturbed(
 ) -> ArrayT:
     """Return mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
-    s is the choice of perturbed logits z, and s′ that of z − step·∇f(s), by the same noise: the
+    s is the choice of perturbed logits z, and s′ of z − step·∇f(s), by the same noise: the
     logits move towards the sample that f would rather have had. What is differentiated is no
     relaxation, only the choice, so any solver could stand in its place.
 
     Biased: yes, except where f is linear and step → 0: it sees f's slope on one side of a change
-        only. Its variance grows like 1/step. For a `KSubset` it is also that of another law, as
+        only. Its variance grows like 1/step. For a `KSubset` it also belongs to another law, as
         for `reparameterized`.
     Needs of f: a gradient.
     Calls of f: samples, with a gradient.

@@ -21,7 +21,8 @@ from kofn.estimators.protocol import adopted
 AT_ONCE = 1 << 20
 """Logits in one call of an estimator."""
 NEVER = "perturb", "perturb_given", "rsample"
-"""What has more randomness than the sample; an estimator that asks for it is not enumerated."""
+"""Methods with more randomness than the sample; an estimator that asks for one is not enumerated.
+"""
 
 
 class Found(NamedTuple):

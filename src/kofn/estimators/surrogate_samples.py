@@ -108,7 +108,7 @@ def gumbel_rao_through(
     xp = namespace(sample)
     repeated = xp.broadcast_to(sample, (draws, *sample.shape))
     noisy = stop_gradient(law.perturb_given(repeated, second))
-    # What is masked is −inf here, and may be NaN in the logits.
+    # Masked entries are −inf here, and may be NaN in the logits.
     with quiet(sample):
         change = xp.where(xp.isinf(noisy), 0.0, moving(cast(law.logits, noisy.dtype)))
         relaxed = law.relax(noisy + change, temperature)

@@ -1,4 +1,4 @@
-"""What a selector may choose: k of its columns or groups, or as many as a budget pays for."""
+"""The choices of a selector: k of its columns or groups, or as many as a budget pays for."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Choice:
         return np.concatenate([order[chosen], order[~chosen]]), int(chosen.sum())
 
     def _bought(self, order: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return which groups of `order` are chosen: each that what is left of the budget pays for.
+        """Return which groups of `order` are chosen: each that the rest of the budget pays for.
 
         A group without cost, which no budget excludes, is chosen where its weight is above 1/2,
         and the best one where nothing else is chosen.
@@ -98,7 +98,7 @@ class Choice:
             cost = self.costs[group]
             chosen[place] = cost <= left and (cost > 0 or weights[group] > 0.5)
             left -= cost * chosen[place]
-        # Whatever has a cost and is affordable was bought: what is left is free.
+        # Whatever has a cost and is affordable was bought: the others are free.
         chosen[0] |= not chosen.any()
         return chosen
 

@@ -61,8 +61,8 @@ def _pairs(columns: np.ndarray, signals: np.ndarray, importance: np.ndarray | No
         marked = columns * signal[:, None]
         for start in range(0, len(best), BLOCK):
             block = slice(start, start + BLOCK)
-            found = _covariance(columns, marked[:, block], importance)
-            best[block] = np.maximum(best[block], found.max(1))
+            covariances = _covariance(columns, marked[:, block], importance)
+            best[block] = np.maximum(best[block], covariances.max(1))
     return best
 
 

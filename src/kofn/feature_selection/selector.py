@@ -68,13 +68,13 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         k: how many columns to keep: an integer in 1..n_features, a share of them as a float in
             (0, 1) (rounded down, at least one), None, the default, for half, or "all". With
             `groups`, how many groups. Leave it out where a budget is given.
-        costs: (n_features,) what each column costs, finite and ≥ 0, in any unit. The choice is
-            then that of `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
+        costs: (n_features,) the cost of each column, finite and ≥ 0, in any unit. The choice is
+        then as in `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
             A column that costs nothing is chosen if its weight is above 1/2, or if it is the best
             of those and no other is affordable.
-        budget: what may be spent, > 0, in the unit of the costs; never exceeded.
-        groups: (n_features,) a label for each column; columns with equal labels, such as those of
-            a one-hot encoding, are chosen together, and a group costs the sum of its columns.
+        budget: the most to spend, > 0, in the unit of the costs; never exceeded.
+        groups: (n_features,) a label for each column; columns with equal labels, such as in
+        a one-hot encoding, are chosen together, and a group costs the sum of its columns.
         task: "classification", "regression", or "auto": regression if the target is real-valued
             or whole-numbered with more than 20 distinct values, classification otherwise.
         hidden: width of each network's one hidden layer; 0 for linear models, the better choice
@@ -84,12 +84,12 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         temperature: at the first step, in units of the scores.
         final_temperature: at the last step; the schedule between is exponential.
         elimination: the share of the steps, in [0, 1], over which the sum of the weights falls,
-            exponentially, from n_features to k (or what is spent, from all costs to the budget).
+            exponentially, from n_features to k (or the spent costs, from all to the budget).
             With 0 it is k from the start, which finds no columns that matter only together.
         screen: how many columns (or groups) are trained on in a wider table: an integer ≥ 1, at
             least as many as can be chosen; None for all; "auto" for 64, or 4k if that is more, in
             tables of more than twice as many.
-            The time is that of n_samples · n_features² multiplications per target or class, with
+            It takes the time of n_samples · n_features² multiplications per target or class, with
             4,000 rows at most.
         link: as for `kofn.soft_topk`.
         noise: standard deviation of the noise on every weighted column, in units of the column's

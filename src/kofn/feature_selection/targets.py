@@ -1,4 +1,4 @@
-"""What a selector predicts: the task, and the targets as class indices or standardised numbers."""
+"""The targets of a selector: its task, and class indices or standardised numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def find_task(y: np.ndarray) -> str:
         ('classification', 'regression')
     """
     with np.errstate(invalid="ignore"):  # scikit-learn converts to integers, which end at 2⁶³
-        found = type_of_target(y)
-    if found.startswith("continuous"):
+        kind = type_of_target(y)
+    if kind.startswith("continuous"):
         return "regression"
     numeric = np.asarray(y).dtype.kind in "iuf"
     return "regression" if numeric and len(np.unique(y)) > MOST_CLASSES else "classification"
@@ -47,19 +47,19 @@ def task_of_all(y: np.ndarray) -> str:
     Raises:
         ValueError: some are classes and others numbers.
     """
-    found = [find_task(_plain(column)) for column in y.T]
-    if len(set(found)) > 1:
+    tasks = [find_task(_plain(column)) for column in y.T]
+    if len(set(tasks)) > 1:
         raise ValueError(
             "the targets, the columns of y, must have one task; "
-            f"got {', '.join(found)}; set task or fit one selector for each"
+            f"got {', '.join(tasks)}; set task or fit one selector for each"
         )
-    return found[0]
+    return tasks[0]
 
 
 def class_indices(y: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """Return class indices (n, targets), and the number of classes of each target."""
-    found = [_classes(_plain(column)) for column in y.T]
-    return np.stack([indices for indices, _ in found], 1), [count for _, count in found]
+    classes = [_classes(_plain(column)) for column in y.T]
+    return np.stack([indices for indices, _ in classes], 1), [count for _, count in classes]
 
 
 def numbers_of(y: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from kofn import schedules
 from kofn.feature_selection.choices import Choice
 
 _OWN: dict[str, Any] = dict(dtype=torch.float32, device="cpu")
-"""Of the tensors made here, whatever the process has for a default: columns are so."""
+"""Options of the tensors made here, whatever the process's defaults: columns are so."""
 
 
 def train(

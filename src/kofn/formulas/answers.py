@@ -34,7 +34,7 @@ def weights(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -
     if has_gradients(p.z, p.k, p.costs):
         number, alpha = p.link.static_and_array_alpha()
         arguments = p.z, p.k, p.open, alpha, over_argument(p.over), p.costs
-        # What does not move may carry any cotangent, infinity and NaN included: an entropy's.
+        # A constant may carry any cotangent, infinity and NaN included: an entropy's.
         slope = p.link.map_alpha(stop_gradient).pdf(stop_gradient(p.z))
         chosen = xp.where(p.outside | (slope == 0), stop_gradient(chosen), chosen)
         chosen = chosen + with_gradients_of(Equation(p.link.id, number).remainder, *arguments)
@@ -98,7 +98,7 @@ def slopes(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) ->
 def value(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail).
 
-    With costs, in the place of #upper there is what these cost.
+    With costs, the costs of these entries stand in the place of #upper.
     """
     p = place(rows, over, found)
     return _value(rows, p, wide_sums_of(over, *_parts(rows, p)))
@@ -144,7 +144,7 @@ def _value(rows: Rows, p: Placed, sums: Sequence[Array]) -> Array:
     return answer + xp.where(infinite, scalar(answer, math.inf), 0.0)
 
 
-def gap(
+def loss(
     rows: Rows,
     target: Array,
     over: Reductions = DENSE,
@@ -152,11 +152,11 @@ def gap(
     found: tuple[Array, Array],
 ) -> Array:
     """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
-    return over.sum(gaps(rows, target, place(rows, over, found)))
+    return over.sum(loss_terms(rows, target, place(rows, over, found)))
 
 
-def gaps(rows: Rows, target: Array, p: Placed) -> Array:
-    """Return what `gap` sums."""
+def loss_terms(rows: Rows, target: Array, p: Placed) -> Array:
+    """Return the terms of `loss`."""
     xp = namespace(p.z)
     missed = xp.where(p.upper, 1 - target, -target)
     straight = xp.where(missed == 0, 0.0, missed * distances(rows, p))
@@ -184,9 +184,9 @@ def shares(rows: Rows, over: Reductions, greatest: Array) -> tuple[Array, Array]
     raised = xp.where((far_below | over.expand(rows.k <= 0)) & ~xp.isnan(x), 0.0, raised)
     (total,) = wide_sums_of(over, raised)
     divisor = cast(xp.where(total == 0, 1.0, total), x.dtype)
-    # Also in a row with a NaN. What is 0 does not move, and may carry any cotangent.
-    still = ~rows.live | ((raised == 0) & over.expand(total == total))
-    share = xp.where(still, 0.0, raised / over.expand(divisor))
+    # Also in a row with a NaN. A share of 0 is constant, and may carry any cotangent.
+    constant = ~rows.live | ((raised == 0) & over.expand(total == total))
+    share = xp.where(constant, 0.0, raised / over.expand(divisor))
     return xp.where(rows.top, over.expand(rows.top_weight), share), total
 
 

@@ -37,7 +37,7 @@ from kofn.solver.reductions import DENSE, Reductions
 
 
 def hard(given: Given, k: Any) -> Array:
-    """Return the hard top-k of rows; `k` is what the caller gave, a number or an array."""
+    """Return the hard top-k of rows; `k` is the caller's, a number or an array."""
     if given.over is not DENSE:
         from kofn.rows.segments.choice import hard as of_segments
 
@@ -111,7 +111,7 @@ def known_scores(x: Array) -> Array:
 
 
 def by_indices(x: Array, k: Array, whole: int) -> Array:
-    """Return the shares of the k largest numbers, of which `whole` have one."""
+    """Return the shares of the k largest numbers, at most `whole` of them."""
     share = namespace(x).clip(k[..., None] - arange(x, whole), 0.0, 1.0)
     return put_along_last(x, top_indices(x, whole), share)
 

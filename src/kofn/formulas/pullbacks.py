@@ -1,4 +1,4 @@
-"""Cotangents of scores and temperatures from those of z = (x − θ)/T, in closed form."""
+"""Cotangents of scores and temperatures from cotangents of z = (x − θ)/T, in closed form."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def in_rows(
 ) -> tuple[Array, Array]:
     """Return the cotangents of the scores and the temperature.
 
-    in_z(cotangent, placed, rows, *constants) is that of z, which sums to 0 in a row: so pivot.py's
-    mean stands for θ.
+    in_z(cotangent, placed, rows, *constants) is z's cotangent, which sums to 0 in a row: so
+    pivot.py's mean stands for θ.
     """
     p, expand, t = implicit.place(rows, over, found, pivoted=True), over.expand, rows.temperature
     in_x = in_z(cotangent, p, rows, *constants) / expand(t)
-    xp, still, pivot = namespace(in_x), in_x == 0, expand(p.pivot)
-    away = (xp.where(still, pivot, rows.scores) - pivot) / expand(t)
-    moved, total, size = sums_of(over, xp.where(still, 0.0, in_x * away), in_x, abs(in_x))
+    xp, constant, pivot = namespace(in_x), in_x == 0, expand(p.pivot)
+    distance = (xp.where(constant, pivot, rows.scores) - pivot) / expand(t)
+    lever, total, size = sums_of(over, xp.where(constant, 0.0, in_x * distance), in_x, abs(in_x))
     # Where a target is out of play, and a loss infinite, the total is not 0 up to rounding.
     rest = xp.where(abs(total) > size / 1024, total * (rows.link.edge - p.shift), 0.0)
-    return in_x, -(moved + rest)
+    return in_x, -(lever + rest)
 
 
 def of_weights(
     v: Array, rows: Rows, found: tuple[Array, Array], over: Reductions
 ) -> tuple[Array, Callable[[], Array], Array]:
-    """Return the cotangents of scores, k and T for one of the weights, by two rounds of sums.
+    """Return the cotangents of scores, k and T from one of the weights, by two rounds of sums.
 
     ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
     entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
@@ -70,10 +70,10 @@ def of_weights(
     w = xp.where(moves, link.pdf(z), 0.0)
     v = xp.where(live | top, v, 0.0)
 
-    still = w == 0
-    moved, of_top = xp.where(still, 0.0, w * v), xp.where(top, v, 0.0)
+    constant = w == 0
+    weighed, of_top = xp.where(constant, 0.0, w * v), xp.where(top, v, 0.0)
     counted = (cast(top, x.dtype),) if known is None else ()
-    total, mean, moment, of_top, *count = wide_sums_of(over, w, moved, w * z, of_top, *counted)
+    total, mean, moment, of_top, *count = wide_sums_of(over, w, weighed, w * z, of_top, *counted)
     if known is None:
         tops, left = count[0], left - count[0]
     else:
@@ -83,8 +83,8 @@ def of_weights(
     mean = xp.where(solvable, mean / divisor, 0.0)
     pivot, _ = pivot_at(moment / divisor, xp.where(open_, hi, 0.0), lo, t)
     pivot = expand(cast(pivot, x.dtype))
-    u = xp.where(still, 0.0, w * (v - expand(cast(mean, x.dtype))))
-    rest, lever = wide_sums_of(over, u, u * ((xp.where(still, pivot, x) - pivot) / expand(t)))
+    u = xp.where(constant, 0.0, w * (v - expand(cast(mean, x.dtype))))
+    rest, lever = wide_sums_of(over, u, u * ((xp.where(constant, pivot, x) - pivot) / expand(t)))
     change = xp.where(solvable, rest / divisor, 0.0)
     u = u - w * expand(cast(change, x.dtype))
     hard = open_ & ~solvable
@@ -94,10 +94,10 @@ def of_weights(
         return mean + change + over.sum(slope_shares(link, row, hard) * v)
 
     def in_k() -> Array:
-        found = only_if(hard, in_hard_rows, mean + change)
+        slope = only_if(hard, in_hard_rows, mean + change)
         shared = (tops > 0) & (left <= 0)
         return nan_where(
-            found + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), has_nan
+            slope + xp.where(shared, of_top / xp.where(shared, tops, 1.0), 0.0), has_nan
         )
 
     in_x = nan_where(u / expand(t), live & expand(has_nan))
@@ -123,7 +123,7 @@ def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> 
 
 
 def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:
-    """Return the cotangents of the scores and the temperature for one of log p."""
+    """Return the cotangents of the scores and the temperature from one of log p."""
     return in_rows(v, rows, found, of_logarithms)
 
 
@@ -172,11 +172,11 @@ def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
 def of_thresholds(
     cotangent: Array, rows: Rows, found: Any, over: Reductions = DENSE
 ) -> tuple[Array, Array, Array]:
-    """Return the cotangents of the scores, k and the temperature, for those of θ."""
+    """Return the cotangents of the scores, k and the temperature from one of θ."""
     p = implicit.place(rows, over, found)
     xp, expand = namespace(p.z), over.expand
     slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
-    # That of the temperature goes with the message of the total.
+    # The temperature's goes with the message of the total.
     levers = () if not sends(over) else (xp.where(slope == 0, 0.0, slope * p.z),)
     total, *moment = wide_sums_of(over, slope, *levers)
     solvable = ~p.settled & (total >= least_weight(slope))
@@ -198,13 +198,13 @@ def of_thresholds(
     in_k = cotangent * nan_where(lever, p.has_nan)
     # On a plateau θ is an end of it, which moves with no score, and with the temperature by `edge`.
     if not moment:
-        still = xp.where(p.settled | solvable | usable, 0.0, edge)
-        moved = over.sum(in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p)))
-        return in_x, in_k, -moved - cotangent * still
+        drift = xp.where(p.settled | solvable | usable, 0.0, edge)
+        tilt = over.sum(in_x * xp.where(in_x == 0, 0.0, implicit.distances(rows, p)))
+        return in_x, in_k, -tilt - cotangent * drift
 
     def in_balance() -> Array:
-        (found,) = wide_sums_of(over, xp.where(share == 0, 0.0, share * p.z))
-        return xp.where(usable, found, mean)
+        (balanced_mean,) = wide_sums_of(over, xp.where(share == 0, 0.0, share * p.z))
+        return xp.where(usable, balanced_mean, mean)
 
     mean = moment[0] / divisor
     mean = only_if(usable, in_balance, mean) + edge
@@ -214,7 +214,7 @@ def of_thresholds(
 def of_values(
     cotangent: Array, rows: Rows, found: Any, over: Reductions, slope: Array | float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """Return the cotangents of the scores, k and the temperature, for those of S_k.
+    """Return the cotangents of the scores, k and the temperature from one of S_k.
 
     ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S, if it is wanted.
     """
@@ -244,8 +244,8 @@ def of_usual_thresholds(
     in_x, in_k = share * each[..., None], -temperature * each
     if type(temperature) is float:
         return in_x, in_k, None
-    moved = namespace(z).where(in_x == 0, 0.0, in_x * (z + link.edge))
-    return in_x, in_k, -moved.sum(-1)
+    levers = namespace(z).where(in_x == 0, 0.0, in_x * (z + link.edge))
+    return in_x, in_k, -levers.sum(-1)
 
 
 def of_wide_thresholds(
@@ -280,8 +280,8 @@ def of_wide_thresholds(
     in_k = xp.where(total < least_weight(found[0]), scalar(total, 0.0), -t * (cotangent / total))
     if number:
         return in_x, in_k, None
-    moved = xp.sum(in_x * xp.where(out, scalar(z, 0.0), z), axis=-1)
-    in_t = -moved - cotangent * link.edge
+    lever = xp.sum(in_x * xp.where(out, scalar(z, 0.0), z), axis=-1)
+    in_t = -lever - cotangent * link.edge
     return in_x, in_k, xp.where(endless, scalar(in_t, 0.0), in_t)
 
 

@@ -140,14 +140,14 @@ class Equation(NamedTuple):
         _, solvable = _weight(link, z, terms, over)
         zeros = namespace(z).zeros_like(z)
 
-        def moved() -> Array:
+        def shares() -> Array:
             return slope_shares(link, _entries(z, terms), ~solvable)
 
         change = moving.k - terms.k
         if terms.costs is not None:
             dearer = _weights(link, z, terms.live) * (moving.costs - terms.costs)
             change = change - over.sum(dearer)
-        share = only_if(~solvable, moved, zeros)
+        share = only_if(~solvable, shares, zeros)
         return _shared(share, over.expand(change))
 
     def carried(self, zeros: Array, x: Array, *row: Any) -> Array:
@@ -160,19 +160,19 @@ class Equation(NamedTuple):
         over, xp = _reductions(over), namespace(x)
         link = by_id(self.link_id, self.number if alpha is None else stop_gradient(alpha))
 
-        def moved() -> Array:
+        def change_of_theta() -> Array:
             moving = live & over.expand(fixed)
             change = xp.where(moving, x, 0.0) - xp.where(moving, scores, 0.0)
             return over.sum(slope_shares(link, Entries(z, scores, t, live, over), fixed) * change)
 
-        return only_if(fixed, moved, zeros)
+        return only_if(fixed, change_of_theta, zeros)
 
     def remainder(
         self, z: Array, k: Array, live: Array, alpha: Any, over: Any, costs: Array | None
     ) -> Array:
         """Return k − ΣF, which is 0, distributed over the entries like a change of k.
 
-        The derivatives of the weights sum to that of k up to rounding errors; this removes them.
+        The derivatives of the weights sum to k's up to rounding errors; this removes them.
         If one entry has nearly all of ΣF′, they are as large as the other entries' derivatives.
         """
         link = by_id(self.link_id, self.number if alpha is None else alpha)
@@ -201,7 +201,7 @@ def _shared(share: Array, change: Array) -> Array:
 
 
 def moved(delta: Array, costs: Array | None, shift: Array | None, over: Reductions) -> Array:
-    """Return what comes off z = (x − θ)/T with δ, or with δ and costs: (c − stop(c))·shift + cδ."""
+    """Return the drop of z = (x − θ)/T by δ, or by δ and costs: (c − stop(c))·shift + cδ."""
     if costs is None:
         return delta
     return (costs - stop_gradient(costs)) * over.expand(shift) + costs * delta
@@ -281,10 +281,10 @@ def _residual_change(link: Link, z: Array, row: _RowConstants, dz: Array, dk: Ar
     plain = xp.where(row.live, link.pdf(z), 0.0)
 
     def balanced() -> Array:
-        found = gradient(lambda z: row.balance(link, z), z)
+        slope = gradient(lambda z: row.balance(link, z), z)
         # In shards, JAX may hold the balance to be another number on each device, and sum.
-        found = found / getattr(over, "copies", 1)
-        return xp.where(over.expand(row.solvable), plain, found)
+        slope = slope / getattr(over, "copies", 1)
+        return xp.where(over.expand(row.solvable), plain, slope)
 
     def scaled() -> tuple[Array, Array]:
         """Return F′/ΣF′ and 1/ΣF′, by logarithms: their derivatives have no (ΣF′)²."""

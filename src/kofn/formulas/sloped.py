@@ -1,6 +1,6 @@
 """Answers of rows in several processes with what their derivatives need, by one round of sums.
 
-For constants. Each function returns the answer, θ as two numbers, and what is kept per row.
+For constants. Each function returns the answer, θ as two numbers, and kept numbers per row.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def softmax(rows: Rows, over: Reductions, found: None) -> Sloped:
 def _greatest(rows: Rows) -> Array:
     """Return the largest available score, 0 if there is none, NaN if one is NaN."""
     xp, known = namespace(rows.scores), rows.known
-    found = xp.where(xp.isfinite(known.greatest), known.greatest, 0.0)
-    return xp.where(known.has_nan, math.nan, cast(found, rows.scores.dtype))
+    greatest = xp.where(xp.isfinite(known.greatest), known.greatest, 0.0)
+    return xp.where(known.has_nan, math.nan, cast(greatest, rows.scores.dtype))
 
 
 def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
@@ -55,8 +55,8 @@ def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
 # cross-entropy.
 
 
-def gap(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
-    """Return `answers.gap`.
+def fenchel_young(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
+    """Return `answers.loss`.
 
     The slope is a sum of (x − θ)(p − t), where Σ(p − t) = 0: any number may stand for θ, as in
     pivot.py. One next to θ and to the scores does until all sums are known, and with them the mean
@@ -68,15 +68,15 @@ def gap(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
     off = xp.where(moves, _compared(p, rows, target, xp.ones_like(target)), 0.0)
     _, low, high = split(p.link, p.z, moves)
     w = (low + high) * xp.where(moves, 1 - low - high, 0.0)
-    away = (xp.where(moves, rows.scores, expand(near)) - expand(near)) / expand(rows.temperature)
-    parts = answers.gaps(rows, target, p), off, w, _times(off, away), _times(w, away)
+    apart = (xp.where(moves, rows.scores, expand(near)) - expand(near)) / expand(rows.temperature)
+    parts = answers.loss_terms(rows, target, p), off, w, _times(off, apart), _times(w, apart)
     loss, rest, weight, tilt, moment, wrong = wide_sums_of(over, *parts, _misses(rows, target))
     mean = xp.where(weight > 0, moment / xp.where(weight > 0, weight, 1.0), 0.0)
     tilt = nan_where(tilt - xp.where(rest == 0, 0.0, rest * mean), p.has_nan)
     loss = cast(loss, rows.scores.dtype)
     slope = cast(-tilt / rows.temperature, loss.dtype)
-    still = _is_still(rows, loss, wrong, over)
-    return loss, found, (xp.where(still, 0.0, slope), still, xp.ones_like(loss))
+    constant = _is_constant(rows, loss, wrong, over)
+    return loss, found, (xp.where(constant, 0.0, slope), constant, xp.ones_like(loss))
 
 
 def _near(rows: Rows, found: Theta) -> Array:
@@ -93,7 +93,7 @@ def likelihood(
 ) -> Sloped:
     """Return `cross_entropy`; k is 1.
 
-    `idle` are entries whose share of the smoothing has the weight 0; of an infinite loss that is
+    `idle` are entries whose share of the smoothing has the weight 0; of an infinite loss it is
     NaN, as in PyTorch.
     """
     xp, expand, t = namespace(target), over.expand, rows.temperature
@@ -118,8 +118,8 @@ def likelihood(
     loss = xp.where(some & xp.isnan(at_top) & ~xp.isnan(whole), math.nan, loss)
     loss = cast(loss, rows.scores.dtype)
     slope = cast(xp.where(some, 0.0, -(whole * lever / total - chosen) / t), loss.dtype)
-    still = _is_still(rows, loss, wrong, over)
-    kept = xp.where(still, 0.0, slope), still, whole
+    constant = _is_constant(rows, loss, wrong, over)
+    kept = xp.where(constant, 0.0, slope), constant, whole
     return loss, _theta_of_softmax(rows, log_total), kept
 
 
@@ -158,7 +158,7 @@ def _compared(p: Placed, rows: Rows, target: Array, whole: Array) -> Array:
     return nan_where(off, rows.live & expand(p.has_nan))
 
 
-def _is_still(rows: Rows, loss: Array, wrong: Array, over: Reductions) -> Array:
+def _is_constant(rows: Rows, loss: Array, wrong: Array, over: Reductions) -> Array:
     """Return the rows whose loss is infinite because of entries that are out of play, or +inf."""
     return ((wrong > 0) | (rows.number(over, live=False) > 0)) & (loss == math.inf)
 
@@ -168,5 +168,5 @@ def _misses(rows: Rows, target: Array) -> Array:
     return ~rows.live & ~rows.top & (target != 0)
 
 
-def _times(u: Array, away: Array) -> Array:
-    return namespace(u).where(u == 0, 0.0, u * away)
+def _times(u: Array, factor: Array) -> Array:
+    return namespace(u).where(u == 0, 0.0, u * factor)

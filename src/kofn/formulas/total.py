@@ -26,7 +26,7 @@ def mended(chosen: Array, p: Placed, rows: Rows) -> Array:
     rest = missing(fixed, k, over)
     off = (xp.abs(rest) > MISSED[dtype_name(fixed)] * k) & ~(p.none | p.every | p.has_nan)
 
-    def moved() -> Array:
+    def step_to_k() -> Array:
         link, inside = p.link.map_alpha(stop_gradient), rows.live & over.expand(off)
         slope = xp.where(inside, link.pdf(xp.where(inside, stop_gradient(p.z), 0.0)), 0.0)
         weight = over.sum(slope)
@@ -34,21 +34,21 @@ def mended(chosen: Array, p: Placed, rows: Rows) -> Array:
         usable = off & (xp.abs(rest) <= weight / 128) & (weight < float("inf"))
         step = xp.where(usable, rest, 0.0) / xp.where(usable, weight, 1.0)
         if link.alpha is not None:
-            # Above alpha 2, F′ = p^(2 − alpha) has no bound: those next to 0 would take it all.
+            # Above alpha 2, F′ = p^(2 − alpha) has no bound: weights next to 0 would take it all.
             bend = (link.alpha - 2) * slope * over.expand(xp.abs(step))
             usable = usable & (over.count(bend > fixed / 8) == 0)
             step = xp.where(usable, step, 0.0)
         slope = xp.where(over.expand(usable), slope, 0.0)
         return xp.clip(fixed + slope * over.expand(step), 0.0, 1.0) - fixed
 
-    return chosen + only_if(off, moved, xp.zeros_like(fixed))
+    return chosen + only_if(off, step_to_k, xp.zeros_like(fixed))
 
 
 def missing(weights: Array, k: Array, over: Reductions) -> Array:
     """Return k − Σp, true to the last places of k.
 
     Each weight is split into a multiple of a unit in the last place of 2k and a rest. The sum of
-    the former is exact, and that of the rests so small that its rounding does not matter.
+    the multiples is exact, and the sum of the rests so small that its rounding does not matter.
     """
     grid = over.expand(2 * k)
     (raised,) = barrier(weights + grid)

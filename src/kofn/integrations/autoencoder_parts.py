@@ -1,4 +1,4 @@
-"""What a sparse autoencoder computes in eval(), as other libraries store it, and back."""
+"""The tensors of a sparse autoencoder in eval(), as other libraries store them, and back."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def weights_of(sae: TopKSAE) -> dict[str, Tensor]:
         )
     with torch.no_grad():
         used = {"W_dec": sae.decoder()}
-        found = {name: used.get(name, getattr(sae, name)) for name in WEIGHTS}
-    return {name: weight.detach().cpu().clone().contiguous() for name, weight in found.items()}
+        tensors = {name: used.get(name, getattr(sae, name)) for name in WEIGHTS}
+    return {name: weight.detach().cpu().clone().contiguous() for name, weight in tensors.items()}
 
 
 def whole_k(sae: TopKSAE) -> int:

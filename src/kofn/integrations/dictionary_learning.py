@@ -79,7 +79,7 @@ def from_dictionary_learning(folder: str | os.PathLike[str]) -> TopKSAE:
             f"dict_class must be one of {', '.join(map(repr, CLASSES.values()))}; got {kind!r}"
         )
     state = torch.load(Path(folder) / WEIGHTS, map_location="cpu", weights_only=True)
-    found = {
+    tensors = {
         "W_enc": required(state, "encoder.weight", WEIGHTS).T,
         "b_enc": required(state, "encoder.bias", WEIGHTS),
         "W_dec": required(state, "decoder.weight", WEIGHTS).T,
@@ -87,11 +87,11 @@ def from_dictionary_learning(folder: str | os.PathLike[str]) -> TopKSAE:
     }
     k = int(required(state, "k", WEIGHTS))
     if kind == CLASSES["token"]:
-        return parts.autoencoder(found, k, None, found["W_enc"].dtype)
+        return parts.autoencoder(tensors, k, None, tensors["W_enc"].dtype)
     threshold = float(required(state, "threshold", WEIGHTS))
     if threshold < 0:
         raise ValueError(f"threshold must be ≥ 0 in {WEIGHTS}; got {threshold:g}: it was not set")
-    return parts.autoencoder(found, k, threshold, found["W_enc"].dtype)
+    return parts.autoencoder(tensors, k, threshold, tensors["W_enc"].dtype)
 
 
 def _whole(sae: TopKSAE) -> int:

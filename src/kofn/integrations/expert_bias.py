@@ -43,14 +43,14 @@ FORMATS: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
     "megatron-histogram": {"qb_bias": Tensor.clone, "qb_bin_bounds": _bounds},
     "deepseek": {"e_score_correction_bias": Tensor.clone},
 }
-"""What each library calls the bias, or what follows from it."""
+"""Each library's name for the bias, or for a number that follows from it."""
 KNOWN = {
     "expert_bias_E": SIGMOID,
     "qb_beta": LOGITS,
     "qb_bias": SIGMOID,
     "e_score_correction_bias": SIGMOID,
 }
-"""Of which routers it is the bias; qb_beta is subtracted."""
+"""The routers whose bias it is; qb_beta is subtracted."""
 
 
 def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as torch.onnx has it
@@ -78,34 +78,34 @@ def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as tor
         {'e_score_correction_bias': tensor([ 0.5000,  0.0000, -0.5000])}
     """
     check_choice("format", format, tuple(FORMATS))
-    found = _router(router)
-    balance = found.balance
+    routing = _router(router)
+    balance = routing.balance
     if balance is None:
         raise ValueError("router must have a balance; got one with balance=None")
-    _check_fits(found, next(iter(FORMATS[format])))
+    _check_fits(routing, next(iter(FORMATS[format])))
     bias = balance().detach().float()
     return {name: made(bias) for name, made in FORMATS[format].items()}
 
 
 @torch.no_grad()
 def load_expert_bias(router: Any, state: Mapping[str, Any]) -> None:
-    """Set the balancing bias of a router to that of another library's state.
+    """Set the balancing bias of a router by another library's state.
 
     Args:
         router: a `TopKRouter`, or a router of a patched model, with balance="quantile".
         state: one of expert_bias_E, qb_beta, qb_bias and e_score_correction_bias, as
             `export_expert_bias` explains them, [num_experts]. qb_bin_bounds follow from qb_bias.
 
-    What the router has observed since its last step is forgotten.
+    The router forgets its observations since its last step.
 
     Raises:
         TypeError: the state is no mapping, or its bias no array of numbers.
-        ValueError: another balance, or selection="budget"; a score_function other than that of the
-            bias ("softmax" for qb_beta, otherwise "sigmoid"); no bias in the state, or several;
+        ValueError: another balance, or selection="budget"; a score_function other than the
+        bias's ("softmax" for qb_beta, otherwise "sigmoid"); no bias in the state, or several;
             another shape; NaN or an infinite number.
     """
-    found = _router(router)
-    balance = found.balance
+    routing = _router(router)
+    balance = routing.balance
     if not isinstance(balance, QuantileBias):
         rule = "None" if balance is None else f"{balance.rate:g}"
         raise ValueError(
@@ -119,7 +119,7 @@ def load_expert_bias(router: Any, state: Mapping[str, Any]) -> None:
         given = sorted(map(repr, state))
         raise ValueError(f"state must have one of {', '.join(KNOWN)}; got {', '.join(given)}")
     name = named[0]
-    _check_fits(found, name)
+    _check_fits(routing, name)
     bias = _numbers(name, state[name])
     if bias.shape != balance.bias.shape:
         raise ValueError(
@@ -150,16 +150,16 @@ def _check_fits(router: Any, name: str) -> None:
 def _numbers(name: str, bias: Any) -> Tensor:
     try:
         # Through NumPy, numbers of Python are float64, whatever PyTorch's default dtype is.
-        found = bias if isinstance(bias, Tensor) else torch.tensor(np.asarray(bias), device="cpu")
+        numbers = bias if isinstance(bias, Tensor) else torch.tensor(np.asarray(bias), device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be an array of numbers; got {type(bias).__name__}") from error
-    if found.is_complex() or found.dtype == torch.bool:
-        raise TypeError(f"{name} must be an array of real numbers; got {found.dtype}")
-    return found
+    if numbers.is_complex() or numbers.dtype == torch.bool:
+        raise TypeError(f"{name} must be an array of real numbers; got {numbers.dtype}")
+    return numbers
 
 
 def _router(router: Any) -> RouterBase:
-    found = getattr(router, "routing", router)  # of a patched model
-    if not isinstance(found, RouterBase):
+    routing = getattr(router, "routing", router)  # of a patched model
+    if not isinstance(routing, RouterBase):
         raise TypeError(f"router must be a TopKRouter or a patched router; got {type(router)}")
-    return found
+    return routing

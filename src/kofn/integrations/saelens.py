@@ -39,7 +39,7 @@ PLAIN = {
     "normalize_activations": "none",
     "reshape_activations": "none",
 }
-"""What kofn's autoencoders do with their inputs, in SAELens's words."""
+"""The preparation of inputs by kofn's autoencoders, in SAELens's words."""
 
 
 def to_saelens(
@@ -55,7 +55,7 @@ def to_saelens(
     "token" as "topk". Decoder rows are saved with the norms that they are used with.
 
     Args:
-        metadata: what is known of the activations, such as model_name and hook_name; values of
+        metadata: facts on the activations, such as model_name and hook_name; values of
             JSON.
         overwrite: replace files that are there. Both files are written, or none.
 

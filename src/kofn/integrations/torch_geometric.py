@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 class SelectSoftTopK(Select):  # type: ignore[misc]
     """Choose the k best nodes of each graph, with a gradient for the score of every node.
 
-    The score of a node is x·w/|w| with a learned vector w. The nodes are those of the hard top-k,
+    The score of a node is x·w/|w| with a learned vector w. The nodes are the hard top-k,
     and their weights are p = segment_soft_topk(scores, k), which depend on the nodes that were not
     chosen, too. PyTorch Geometric's SelectTopK multiplies by tanh of a node's own score instead.
 

@@ -40,8 +40,8 @@ def write(folder: str | os.PathLike[str], contents: dict[str, bytes], overwrite:
             Path(temporary).unlink(missing_ok=True)
 
 
-def required(found: dict[str, Any], name: str, file: str) -> Any:
-    """Return an entry of a file; ValueError names what is missing."""
-    if name not in found:
-        raise ValueError(f"{file} has no {name!r}; it has {', '.join(map(repr, found))}")
-    return found[name]
+def required(entries: dict[str, Any], name: str, file: str) -> Any:
+    """Return an entry of a file; ValueError names a missing one."""
+    if name not in entries:
+        raise ValueError(f"{file} has no {name!r}; it has {', '.join(map(repr, entries))}")
+    return entries[name]

@@ -55,13 +55,13 @@ class RowKernels(Protocol):
         """Return the cotangents of the scores, (…, n), of k and temperature, (2, …), and, if
         `of_alpha`, of alpha.
 
-        Those of k and temperature are not read where both are numbers.
+        The cotangents of k and temperature are not read where both are numbers.
         """
 
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 
-    gaps: Any
+    losses: Any
     """(x, target, k, temperature, link, likely, wanted, known, of_alpha) -> (losses, p − t, whether
     rows are left[, derivatives of the losses in alpha]); or None.
 
@@ -87,9 +87,9 @@ class RowKernels(Protocol):
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
         of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Return the cotangents of the scores, for those of log p; (2, …), of which the second is
-        that of the temperature and the first NaN in rows that the kernel gave up on; whether there
-        are any; those of alpha, if `of_alpha`.
+        """Return the cotangents of the scores, from the ones of log p; (2, …), the second for the
+        temperature and the first NaN in rows that the kernel gave up on; whether there are any; of
+        alpha, if `of_alpha`.
         """
 
 
@@ -165,7 +165,7 @@ class NoiseKernels(Protocol):
 
 
 class KnapsackKernels(Protocol):
-    """The functions of a backend for rows with costs: those of RowKernels, where k is the budget
+    """The functions of a backend for rows with costs, as in RowKernels, where k is the budget
     and θ the price of a unit of cost, with the costs as a last argument, like x or one row for all.
 
     No scores are of half precision here, and nothing is a number for all rows.
@@ -180,7 +180,7 @@ class KnapsackKernels(Protocol):
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
         costs: Array, of_costs: bool,
     ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
-        """Return the cotangents of the scores, those of the costs if wanted, those of budget and
+        """Return the cotangents of the scores, of the costs if wanted, of budget and
         temperature, (2, …), the first NaN in rows that the kernel gave up on; whether there are
         any.
         """
@@ -279,11 +279,11 @@ def _backend(x: Array, framework: str) -> Backend | None:
 
 
 def module(name: str) -> Any:
-    """Return a module of kernels, or None where what it needs is missing."""
-    found = _imported(name)
-    if found is None and wanted():
+    """Return a module of kernels, or None where a package that it needs is missing."""
+    kernels = _imported(name)
+    if kernels is None and wanted():
         missing.tell()
-    return found
+    return kernels
 
 
 @lru_cache

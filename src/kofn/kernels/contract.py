@@ -1,4 +1,4 @@
-"""What kernels know by number on every backend: links with their traits, sums of k-subsets.
+"""The numbers by which every backend knows links, with their traits, and sums of k-subsets.
 
 A link that kernels serve has one line here. Nothing else in these folders lists links to decide by
 what they have in common; only `formulas.py` of a backend knows them one by one.
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     roughly; 2 where F′ has kinks; 0 where no step may be the last without another evaluation.
     """
     steps: float = 1.0
-    """How many last steps lead beyond the end of a support, from close by."""
+    """The number of last steps that lead beyond the end of a support, from close by."""
     checked: float = 0.0
     """In float32, the step that may be the last where Σp is held to k afterwards: its cube is lost
     where many scores share the sum, which is usual, or no score enters or leaves the support.
@@ -69,9 +69,9 @@ _NUMBERS = {TABLE[kind.link].inner.id: number for number, kind in enumerate(KIND
 _ENTMAX = TABLE["entmax"].inner.id
 SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
 OF_ALPHA = (*SPECIAL_ALPHA.values(), POWER)
-"""The kinds of links with an alpha, of which there may be a cotangent."""
+"""The kinds of links with an alpha, which may have a cotangent."""
 GENERAL = 1.3
-"""An alpha of the kind POWER: its link stands for that of an array of them."""
+"""An alpha of the kind POWER: its link stands for the link of an array of them."""
 
 
 def kind_of(link: Any) -> int | None:
@@ -114,12 +114,13 @@ def splits(n: int) -> int:
 
 
 def window_of(size: int, double: bool) -> int:
-    """How many numbers of heads are kept: a deviation is at most ½√size, and what is beyond 8 of
-    them, or 6 in float32, is below rounding.
+    """Return how many numbers of heads are kept: a deviation is at most ½√size, and beyond 8 of
+    them, or 6 in float32, all is below rounding.
     """
     return 2 * math.ceil((8 if double else 6) * math.sqrt(size) / 2) + 1
 
 
 SMALLEST, OF_SCORES, ANY_ORDER = 1, 2, 4
-"""How `ChoiceKernels.largest` takes numbers, as bits: it finds the smallest; numbers are scores, of
-which NaN and what counts as masked come last; what it finds may be in any order."""
+"""How `ChoiceKernels.largest` takes numbers, as bits: it finds the smallest; numbers are scores,
+with NaN and masked ones last; its answer may be in any order.
+"""

@@ -40,8 +40,8 @@ class Bounded(BuiltIn):
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:
-        found: ArrayT = z - self._inner.edge
-        return found
+        inner: ArrayT = z - self._inner.edge
+        return inner
 
     def cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.cdf(self._inside(z))
@@ -59,8 +59,8 @@ class Bounded(BuiltIn):
         return self._inner.log_cdf(self._inside(z))
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        found: ArrayT = self._inner.quantile(q) + self._inner.edge
-        return found
+        shifted: ArrayT = self._inner.quantile(q) + self._inner.edge
+        return shifted
 
     def integral(self, z: ArrayT) -> ArrayT:
         return self._inner.integral(self._inside(z))
@@ -153,16 +153,16 @@ class Power(BuiltIn):
         alpha = self.alpha
         if isinstance(alpha, float):
             return 0.0 if alpha < NEAR_1 else -1 / (alpha * (alpha - 1))
-        near, away = _parted(alpha)
-        return namespace(alpha).where(near, 0.0, -1 / (away * (away - 1)))
+        near, others = _parted(alpha)
+        return namespace(alpha).where(near, 0.0, -1 / (others * (others - 1)))
 
     @property
     def order(self) -> Any:
         alpha = self.alpha
         if isinstance(alpha, float):
             return None if alpha < NEAR_1 else 1 / (alpha - 1)
-        near, away = _parted(alpha)
-        return namespace(alpha).where(near, 0.0, 1 / (away - 1))
+        near, others = _parted(alpha)
+        return namespace(alpha).where(near, 0.0, 1 / (others - 1))
 
     @property
     def capped(self) -> Any:
@@ -177,10 +177,10 @@ class Power(BuiltIn):
         if isinstance(alpha, float):
             return (_near_1 if alpha < NEAR_1 else _from_end)(z, alpha)
         xp = namespace(z)
-        near, away = _parted(alpha)
+        near, others = _parted(alpha)
         if is_numpy(z) and not near.any():  # as nearly always: half of the work
             return _from_end(z, alpha)
-        ways = zip(_near_1(z, xp.where(near, alpha, 1.0)), _from_end(z, away), strict=True)
+        ways = zip(_near_1(z, xp.where(near, alpha, 1.0)), _from_end(z, others), strict=True)
         inside, log_cdf, above = (xp.where(near, one, other) for one, other in ways)
         return inside, log_cdf, above
 
@@ -239,8 +239,8 @@ class Power(BuiltIn):
         near_1 = log_q * expm1_over((alpha - 1) * log_q) + 1 / alpha
         if isinstance(alpha, float):
             return near_1 if alpha < NEAR_1 else xp.exp((alpha - 1) * log_q) / (alpha - 1)
-        near, away = _parted(alpha)
-        return xp.where(near, near_1, xp.exp((away - 1) * log_q) / (away - 1))
+        near, others = _parted(alpha)
+        return xp.where(near, near_1, xp.exp((others - 1) * log_q) / (others - 1))
 
     def integral(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)

@@ -53,7 +53,7 @@ class Link:
     order: Any = None
     """The power of the distance as which F meets 0, where its support has an end that is known."""
     capped: Any = False
-    """Whether F comes to 1 at an end, but may be smaller than any float without being 0."""
+    """Whether F is 1 from an end on, but may be smaller than any float without being 0."""
     smooth = False
     """Whether F′ is known to be continuous and |F″| to be no more than F′, roughly."""
 
@@ -145,8 +145,8 @@ class Link:
         return namespace(z).where(some, pdf / namespace(z).where(some, cdf, 1.0), 0.0)
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        found: ArrayT = _bisect_quantile(self.cdf, q)
-        return found
+        z: ArrayT = _bisect_quantile(self.cdf, q)
+        return z
 
     def upper_quantile(self, q: ArrayT) -> ArrayT:
         """Return F⁻¹(1 − q), without the subtraction if the link can."""
@@ -195,7 +195,7 @@ class Link:
         return self if number else self.with_alpha(function(self.alpha))
 
     def static_and_array_alpha(self) -> tuple[float | None, Array | None]:
-        """Return the parameter as (number, array), of which at least one is None."""
+        """Return the parameter as (number, array), one at least None."""
         return (self.alpha, None) if isinstance(self.alpha, float) else (None, self.alpha)
 
     @property

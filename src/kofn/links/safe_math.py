@@ -44,7 +44,7 @@ def x_log_x(q: ArrayT) -> ArrayT:
 def log1p_over(t: ArrayT) -> ArrayT:
     """Return log1p(t)/t; near t = 0, where the quotient is 0/0, by a series.
 
-    The series is that of log1p(t) = 2 artanh(t/(2 + t)); seven terms reach 1e-19.
+    It sums the series log1p(t) = 2 artanh(t/(2 + t)), whose seven terms reach 1e-19.
     """
     xp = namespace(t)
     near = xp.abs(t) < 0.1

@@ -63,7 +63,7 @@ def resolve(link: str | Link) -> Link:
 def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:
     """Return (z, F(z)) at the kinks and jumps of a built-in link's density, its ends included.
 
-    z is that of the inner link, and α is a number. The result is None for a user's link.
+    z is the inner link's, and α is a number. The result is None for a user's link.
     """
     inner = link.inner
     if not isinstance(inner, BuiltIn):

@@ -13,7 +13,7 @@ from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
-from kofn.operations.losses import GAP, LOSS
+from kofn.operations.losses import LOSS, PLAIN_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -66,7 +66,7 @@ def fenchel_young_loss(
         >>> fenchel_young_loss(scores, np.array([[1.0, 1.0, 0.0]])).round(4)
         np.float64(0.1269)
     """
-    return _gap(scores, target, link, temperature, dim, mask, reduction)
+    return _loss(scores, target, link, temperature, dim, mask, reduction)
 
 
 def softmax_loss(
@@ -167,7 +167,7 @@ def sparsemax_loss(
         np.float64(0.0417)
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    return _gap(scores, target, "linear", temperature, dim, mask, reduction, **options)
+    return _loss(scores, target, "linear", temperature, dim, mask, reduction, **options)
 
 
 def entmax_loss(
@@ -208,7 +208,7 @@ def entmax_loss(
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     link = links.entmax(alpha)
-    return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
+    return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
 
 
 def topk_loss(
@@ -257,7 +257,7 @@ def topk_loss(
         np.float64(1.3510)
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    return _gap(scores, target, link, temperature, dim, mask, reduction, **options)
+    return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
 
 
 def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
@@ -266,7 +266,7 @@ def cross_entropy(log_p: ArrayT, labels: Target, reduction: str) -> ArrayT:
     return reduced(loss, labels, reduction, plain_mean=not labels.integers)
 
 
-def _gap(
+def _loss(
     scores: Array,
     target: Array,
     link: str | Link,
@@ -283,13 +283,13 @@ def _gap(
     )
     with checked.quiet():
         require_integral(link, scores)
-        loss = weighted(_gaps(checked, labels), labels)
+        loss = weighted(_losses(checked, labels), labels)
         return reduced(loss, labels, reduction, unlimited=True)
 
 
-def _gaps(checked: Given, labels: Target) -> Array:
+def _losses(checked: Given, labels: Target) -> Array:
     # A row with an ignored label does not count, whatever its loss.
-    smooth = of_labels.gaps(checked, labels)
+    smooth = of_labels.losses(checked, labels)
     if smooth is not None:
         return smooth
     if labels.labels is not None:
@@ -300,4 +300,4 @@ def _gaps(checked: Given, labels: Target) -> Array:
     if loss is not None:
         return nan_if_out_of_range(loss, labels)
     checked = checked.per_row()._replace(k=labels.number())
-    return route.by_array_code(GAP, checked, labels.dense())
+    return route.by_array_code(PLAIN_LOSS, checked, labels.dense())

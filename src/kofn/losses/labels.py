@@ -48,31 +48,31 @@ def likelihoods(
         if loss is None and k is None and p is None:
             loss = route.by_kernel(LOSS, checked, hard.labels, settings=(1,))
         return None if loss is None else weighted(nan_if_out_of_range(loss, target), target)
-    moved = None if loss is None else _moved(checked, loss, hard.labels, target.by_class)
-    if moved is None or loss is None:
+    terms = None if loss is None else _smoothing_terms(checked, loss, hard.labels, target.by_class)
+    if terms is None or loss is None:
         return None
-    count, whole, apart = moved
+    count, whole, apart = terms
     even = target.smoothing / count
     own = 1.0 if target.row_weight is None else target.row_weight
     return loss * ((1 - target.smoothing) * own + even * whole) + even * apart
 
 
 def _is_direct(checked: Given, target: Target) -> bool:
-    """Return whether nothing is smoothed, or it can be known how `_moved` does that."""
+    """Return whether nothing is smoothed, or it can be known how `_smoothing_terms` does that."""
     return target.behind is None or is_at_hand(checked.scores)
 
 
-def gaps(checked: Given, target: Target) -> Array | None:
+def losses(checked: Given, target: Target) -> Array | None:
     """Return the Fenchel–Young losses of rows whose target is one smoothed label; or None."""
     if target.behind is None or not _is_direct(checked, target):
         return None
     labels, smoothing = target.behind.labels, target.smoothing
     loss = route.by_kernel(LOSS, checked, labels, settings=(0,))
-    moved = None if loss is None else _moved(checked, loss, labels, None)
-    if moved is None or loss is None:
+    terms = None if loss is None else _smoothing_terms(checked, loss, labels, None)
+    if terms is None or loss is None:
         return None
-    bent = _omega(checked.link, moved[0], smoothing, loss)
-    return not_below_0(loss + (smoothing / moved[0]) * moved[2] + bent)
+    bent = _omega(checked.link, terms[0], smoothing, loss)
+    return not_below_0(loss + (smoothing / terms[0]) * terms[2] + bent)
 
 
 def _omega(link: Link, count: Array | int, smoothing: float, like: Array) -> Array | float:
@@ -94,7 +94,7 @@ def _omega_of_number(link: str, alpha: float | None, count: int, smoothing: floa
     return float(both[0] + (count - 1) * both[1])
 
 
-def _moved(
+def _smoothing_terms(
     checked: Given, loss: Array, labels: Array, by_class: Array | None
 ) -> tuple[Array | int, Array | float, Array] | None:
     """Return (number of available entries, Σw, Σw(x_y − x)/T over them), for class weights w.

@@ -49,7 +49,7 @@ def am_softmax(
         cosines: of the angle between each embedding and each class's centre, (…, n) along `dim`:
             `F.normalize(x) @ F.normalize(centres).T` in PyTorch.
         margin: a number, or one per class (n,), which may be learned.
-        temperature: in cosines, the inverse of what is often called the scale.
+        temperature: in cosines, the inverse of the scale of other libraries.
         target, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
             `softmax_loss`.
 
@@ -128,7 +128,7 @@ def _turned(cosine: Array, margin: Array) -> Array:
     """Return cos(φ + margin) for cos φ, continued so that it decreases in φ everywhere."""
     xp = namespace(cosine)
     square = (1 - cosine) * (1 + cosine)
-    # Within rounding of ±1 the slope of the root would be what the dtype allows, not what it is.
+    # Within rounding of ±1 the dtype would decide the slope of the root.
     inside = square > 4 * float(xp.finfo(cosine.dtype).eps)
     sine = xp.where(inside, xp.sqrt(xp.where(inside, square, 1.0)), 0.0)
     turned = cosine * xp.cos(margin) - sine * xp.sin(margin)
@@ -157,17 +157,17 @@ def _with_margin(
     with form.quiet():
         x = form.turned(cast(without_deleted(cosines), compute_dtype(cosines)))
         m = _margin(margin, cosines, form.n, x)
-        move = _moved if labels.labels is None or not form.n else _moved_label
+        move = _with_margins if labels.labels is None or not form.n else _with_margin_at_label
         t = checked.temperature
-        moved = move(at_target, x, m, labels)
-        logits = moved / t if type(t) is float else divided(moved, t[..., None])
+        shifted = move(at_target, x, m, labels)
+        logits = shifted / t if type(t) is float else divided(shifted, t[..., None])
         turned = logits if dim == -1 else move_axis(logits, -1, dim)
         loss = softmax_loss(turned, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, form.restored(logits)
 
 
-def _moved(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
-    """Return the cosines of rows, those of the target with the margin, for weights as a target."""
+def _with_margins(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
+    """Add the margin to the target's cosines of rows, for weights as a target."""
     xp, wanted = namespace(x), labels.dense()[..., : x.shape[-1]]
     # An index out of range marks none; a cosine of −inf is out of play and has no angle.
     wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
@@ -176,17 +176,17 @@ def _moved(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
     return x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, margin) - at))
 
 
-def _moved_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
-    """Return the same for one label per row, which alone is moved."""
+def _with_margin_at_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
+    """Add it for one label per row, to the label's cosine alone."""
     assert labels.labels is not None
     xp, place = namespace(x), labels.labels[..., None]
-    found = take_along_last(x, place)
+    cosine = take_along_last(x, place)
     margin = margin if margin.ndim == 0 else of_places(margin, place)
-    some = ~xp.isinf(stop_gradient(found))
+    some = ~xp.isinf(stop_gradient(cosine))
     for known in (labels.used, None if labels.valid is None else labels.valid == 1):
         some = some if known is None else some & known[..., None]
-    at = xp.where(some, found, 0.0)
-    return replaced_along_last(x, place, xp.where(some, at_target(at, margin), found))
+    at = xp.where(some, cosine, 0.0)
+    return replaced_along_last(x, place, xp.where(some, at_target(at, margin), cosine))
 
 
 def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:

@@ -13,7 +13,7 @@ from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.links import Link, table
 from kofn.losses.reduced import bars, constant_where, over_rows
 from kofn.losses.targets import check_reduction
-from kofn.operations.losses import GAP, LOSS, with_number
+from kofn.operations.losses import LOSS, PLAIN_LOSS, with_number
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
 from kofn.rows.segments.given import segment_given
@@ -35,7 +35,7 @@ def segment_topk_loss(
 ) -> ArrayT:
     """Return `topk_loss` of each segment, with gradient (segment_soft_topk(scores, k) − target)/T.
 
-    k = Σ target is that of each segment, such as the clicks of a session: the loss ranks its
+    k = Σ target differs by segment, such as the clicks of a session: the loss ranks its
     labels above its other entries, and compares no scores of two segments.
 
     Args:
@@ -71,7 +71,7 @@ def segment_topk_loss(
     with checked.quiet():
         loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
-            loss = route.by_array_code(GAP, with_number(checked, labels).per_row(), labels)
+            loss = route.by_array_code(PLAIN_LOSS, with_number(checked, labels).per_row(), labels)
         barred = checked.over.any(bars(stop_gradient(checked.scores), labels))
         return _reduced(constant_where(barred, loss), checked, reduction)
 

@@ -61,7 +61,7 @@ class Target(NamedTuple):
 
     @property
     def weighed(self) -> Array:
-        """Return weights per entry times those of their classes."""
+        """Return weights per entry times the weights of their classes."""
         return self.weights if self.by_class is None else self.weights * self.by_class
 
     def like(self) -> Array:
@@ -99,9 +99,9 @@ class Target(NamedTuple):
             return (1 - self.smoothing) * own + self.smoothing * even
         if self.labels is None:
             return _chosen_terms(self.dense(), values)
-        found = at_labels(values, self.labels)
-        found = found if self.used is None else xp.where(self.used, found, 0.0)
-        return found if self.valid is None else found * self.valid
+        term = at_labels(values, self.labels)
+        term = term if self.used is None else xp.where(self.used, term, 0.0)
+        return term if self.valid is None else term * self.valid
 
 
 def prepared(
@@ -118,14 +118,13 @@ def prepared(
 ) -> tuple[Given, Target]:
     """Check the arguments of a loss; return rows with k = 1, and their target.
 
-    `halves` is as for `given_for_kernels`; what smooths a label needs its scores in the compute
-    dtype.
+    `halves` is as for `given_for_kernels`; label smoothing needs scores in the compute dtype.
     """
     check_reduction(reduction)
     checked = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=halves)
     with checked.quiet():
-        found = _target_of(target, scores, checked, **options)
-        return checked if found.behind is None else checked.wide(), found
+        labels = _target_of(target, scores, checked, **options)
+        return checked if labels.behind is None else checked.wide(), labels
 
 
 def _target_of(
@@ -145,17 +144,17 @@ def _target_of(
     form, x = checked.form, stop_gradient(checked.scores)
     smoothing = check_smoothing(label_smoothing)
     if are_indices(target, scores, form):
-        found = labelled(target, scores, x, check_ignored(ignore_index), form.n)
+        labels = labelled(target, scores, x, check_ignored(ignore_index), form.n)
     else:
-        found = Target(x, divided_as(form.entries(stop_gradient(adopt(target, scores))), x))
+        labels = Target(x, divided_as(form.entries(stop_gradient(adopt(target, scores))), x))
     if weight is not None:
         check_class_weights(weight, scores, form.n)
-        found = _weighted(found, class_weights(weight, form.n, found.like()))
-    return _smoothed(found, smoothing, spread_one) if smoothing else found
+        labels = _weighted(labels, class_weights(weight, form.n, labels.like()))
+    return _smoothed(labels, smoothing, spread_one) if smoothing else labels
 
 
 def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Target:
-    """Return the target of indices into rows of n entries, of which `x` are those of `scores` here.
+    """Return the target of indices into rows of n entries, where `x` is `scores` as rows.
 
     A label out of range is an error if reading it does not wait for a device.
     """

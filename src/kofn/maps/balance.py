@@ -19,7 +19,7 @@ from kofn.operations.choice import LARGEST
 
 
 class Groups(NamedTuple):
-    """Groups of experts that lie together, of which a token may use `chosen`, as in DeepSeek-V3.
+    """Groups of experts that lie together; a token may use `chosen` of them, as in DeepSeek-V3.
 
     A group's score is the sum of its two largest scores + bias.
     """
@@ -50,7 +50,7 @@ def required_bias(scores: ArrayT, biased: ArrayT, k: int, groups: Groups | None 
     raised by for the group to be chosen. `biased` is scores + bias; there are more than k experts.
 
     It is +∞ for an expert that the token may not use, with a score of −∞ or in a group without two
-    other scores; and −∞ for those of a token that may use k or fewer.
+    other scores; and −∞ for the experts of a token that may use k or fewer.
     """
     xp = namespace(scores)
     if groups is None or groups.chosen == groups.number:
@@ -101,22 +101,22 @@ def _kth_largest(scores: ArrayT, k: int) -> ArrayT:
 def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[ArrayT, ArrayT]:
     """Return (bias [..., E], tokens [..., 1]): with it, each expert gets k/E of the tokens.
 
-    It is the number at the place m·k/E of what the m tokens require of the expert, in rising order
+    It is the number at the place m·k/E of the m tokens' requirements of the expert, in rising order
     from place 0 on; between two places, it is interpolated. So m·k/E tokens require less, if that
     is a whole number and none are equal. `required` is [..., T, E]; tokens with a NaN do not count,
-    nor those where `playing` [..., T] is False. If fewer may use an expert, or more must, it gets
-    those, and the others what is left: see `even_places`. The bias is NaN if no finite number is
+    nor tokens where `playing` [..., T] is False. If fewer may use an expert, or more must, it gets
+    these, and the others the rest: see `even_places`. The bias is NaN if no finite number is
     known.
     """
     xp, experts = namespace(required), required.shape[-1]
     known = known_tokens(required, playing)
     shape = (*required.shape[:-2], experts, required.shape[-2])
-    moved = move_axis(required, -1, -2)
-    rows = DenseRows(moved, xp.broadcast_to(known[..., None, :], shape))
+    by_expert = move_axis(required, -1, -2)
+    rows = DenseRows(by_expert, xp.broadcast_to(known[..., None, :], shape))
     tokens: Any = rows.counts[..., :1, 0]
     forced, usable = (
         xp.sum(as_numbers(which & known[..., None, :], tokens.dtype), axis=-1)
-        for which in (moved == -math.inf, moved < math.inf)
+        for which in (by_expert == -math.inf, by_expert < math.inf)
     )
     place = even_places(forced, usable, tokens, k)
     last = xp.maximum(usable - 1, xp.zeros_like(usable))
@@ -124,8 +124,8 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
         xp.minimum(xp.maximum(each, forced), last) for each in (xp.floor(place), xp.ceil(place))
     ]
     low_high = xp.stack(ranks, axis=-1)
-    found: Any = rows.ranked(xp.broadcast_to(low_high, (*required.shape[:-2], experts, 2)))
-    low, high, between = found[..., 0], found[..., 1], cast(place - ranks[0], found.dtype)
+    ends: Any = rows.ranked(xp.broadcast_to(low_high, (*required.shape[:-2], experts, 2)))
+    low, high, between = ends[..., 0], ends[..., 1], cast(place - ranks[0], ends.dtype)
     bias = xp.where(low == high, low, low + (high - low) * between)
     return xp.where(usable > forced, bias, math.nan), tokens
 
@@ -150,7 +150,7 @@ def even_places(forced: Array, usable: Array, tokens: Array, k: float) -> Any:
 
 
 def _clipped(level: Any, forced: Any, usable: Any) -> Any:
-    """Return the level, or the nearest number in the limits; those of more levels are the same."""
+    """Return the level, or the nearest number in the limits, which all levels share."""
     if level.ndim > forced.ndim:
         forced, usable = forced[..., None, :], usable[..., None, :]
     xp = namespace(level)

@@ -84,7 +84,7 @@ def soft_knapsack(
 
 
 def _hard_weights(given: Given) -> Array:
-    """Return the hard choice with the gradient of the weights, of which θ alone is needed."""
+    """Return the hard choice with the gradient of the weights, which needs θ alone."""
     if not route.may_learn(HARD_KNAPSACK, given):
         return route.answer(FILL, given)
     return route.answer(HARD_KNAPSACK, given)
@@ -116,7 +116,7 @@ def soft_knapsack_threshold(
     Raises:
         TypeError, ValueError: as for `soft_knapsack`.
 
-    Source: that of `soft_knapsack`.
+    Source: as for `soft_knapsack`.
 
     Example:
         >>> import numpy as np
@@ -185,5 +185,5 @@ def _of(
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
     checked = given_for_kernels(scores, budget, link, temperature, dim, mask, costs=costs)
     with checked.quiet():
-        found = function(checked)
-    return checked.restored(found) if entries else found
+        answer = function(checked)
+    return checked.restored(answer) if entries else answer

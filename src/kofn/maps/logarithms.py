@@ -33,16 +33,16 @@ def log_soft_topk(
         exactly 0: excluded entries, k = 0, and outside the support of "linear" and "entmax". For a
         loss on those, use `fenchel_young_loss` or `losses.epsilon_cross_entropy`.
 
-        If the choice is so hard that all slopes underflow, those of log p in k overflow: k then
-        has a gradient through the weights near 1 and none through the others. Already where the
-        square of the sum of slopes underflows (with "normal", two scores that are 53 temperatures
-        apart in float64, and 18 in float32) ∂² log p/∂k² is beyond the dtype, and infinite or NaN;
-        all other second derivatives are right, in either order.
+        If the choice is so hard that all slopes underflow, the slopes of log p in k overflow: k
+        then has a gradient through the weights near 1 and none through the others. Already where
+        the square of the sum of slopes underflows (with "normal", two scores that are 53
+        temperatures apart in float64, and 18 in float32) ∂² log p/∂k² is beyond the dtype, and
+        infinite or NaN; all other second derivatives are right, in either order.
 
     Raises:
         TypeError, ValueError: as for `soft_topk`.
 
-    Source: that of `soft_topk`.
+    Source: as for `soft_topk`.
 
     Example:
         >>> import numpy as np
@@ -78,7 +78,7 @@ def log_entmax(
     Raises:
         TypeError, ValueError: as for `entmax`.
 
-    Source: that of `entmax`.
+    Source: as for `entmax`.
 
     Example:
         >>> import numpy as np

@@ -41,7 +41,7 @@ def perturbed_argmax(
 
     The probabilities are computed by quadrature over the maximum, not by sampling; "gumbel" gives
     softmax. As with softmax, the weights have the order of the scores, and a shift of all scores
-    does not change them; their tails are those of the noise.
+    does not change them; their tails follow the noise.
 
     Args:
         scores, temperature, dim, mask: as for `soft_topk`.
@@ -59,7 +59,7 @@ def perturbed_argmax(
 
         The cost is about 110 passes over a row in float32 and 220 in float64, with kernels fewer;
         the memory is O(n).
-        If the pdf jumps at its upper end, as that of "uniform" does, each score close to the
+        If the pdf jumps at its upper end, as for "uniform", each score close to the
         largest adds the nodes of one panel. A pdf that rises steeply at its lower end needs more:
         entmax(3) about four times as many as entmax(1.5).
 

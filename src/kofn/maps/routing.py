@@ -16,7 +16,7 @@ from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 
 
 class Gating(NamedTuple):
-    """How scores become gates.
+    """The way from scores to gates.
 
     `mixture` is a softmax of the scores at temperature 1, or their sigmoids, times a factor that is
     exactly 1 and has the gradient of the soft top-k weight. Otherwise the gate is the soft top-k
@@ -45,8 +45,8 @@ def token_choice(
 ) -> tuple[ArrayT, ArrayT]:
     """Return (gates, indices) of the k largest scores + bias of every row, largest first.
 
-    `mask` has the batch shape; a row where it is False gets gates of 0. `indices` are those of a
-    choice that was made by something else than the scores.
+    `mask` has the batch shape; a row where it is False gets gates of 0. `indices` are of a
+    choice that was not made by the scores.
     """
     rows = None if mask is None else mask[..., None]
     normalize = gating.normalize and not gating.mixture
@@ -108,8 +108,8 @@ def gates_of_choice(
 ) -> ArrayT:
     """Return gates at the indices of a choice that was made elsewhere, in the dtype of `shares`.
 
-    Those of a mixture are the shares, times a factor that is exactly 1 and has the gradient of the
-    soft top-k weight. Others are the soft top-k weights, divided by their sum if normalized.
+    The gates of a mixture are the shares, times a factor that is exactly 1 and has the gradient of
+    the soft top-k weight. Others are the soft top-k weights, divided by their sum if normalized.
     """
     weights = take_along_last(soft_topk(scores, k, **gating.soft), indices)
     if gating.mixture:

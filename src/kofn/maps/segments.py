@@ -62,7 +62,7 @@ def segment_soft_topk(
         hard: return the hard top-k exactly, with the soft weights' gradient (straight-through).
 
     Returns:
-        Weights in the form of `scores`, differentiable as those of `soft_topk`. An empty segment
+        Weights in the form of `scores`, differentiable as in `soft_topk`. An empty segment
         has none, and no segment affects another.
 
     Raises:
@@ -118,7 +118,7 @@ def segment_soft_topk_threshold(
     Raises:
         TypeError, ValueError: as for `segment_soft_topk`.
 
-    Source: that of `soft_topk`.
+    Source: as for `soft_topk`.
 
     Example:
         >>> import numpy as np
@@ -160,7 +160,7 @@ def segment_soft_topk_sum(
         TypeError, ValueError: as for `segment_soft_topk`; ValueError for a link without an
             integral.
 
-    Source: that of `soft_topk_sum`.
+    Source: as for `soft_topk_sum`.
 
     Example:
         >>> import numpy as np

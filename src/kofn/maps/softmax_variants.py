@@ -87,8 +87,8 @@ def sparse_softmax(
         p: least total weight of softmax(scores/T) to keep, in (0, 1]; 1 keeps all. Give k or p.
 
     Returns:
-        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is that of
-        softmax on the support and 0 outside: scores outside the support learn nothing, and the
+        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is
+        softmax's on the support and 0 outside: scores outside the support learn nothing, and the
         jump where the support changes has no gradient. `sparsemax` and `entmax` are continuous.
 
     Raises:

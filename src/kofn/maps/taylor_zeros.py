@@ -8,10 +8,12 @@ import math
 Zeros = tuple[tuple[float, float], ...]
 
 MOST = 200
-"""Of a higher order the zeros alone take a second, and more than one map of a long row."""
+"""The zeros of a higher order alone take a second, more than a map of a long row."""
 
 ROUNDS = 100
-"""Of Aberth's method, which converges cubically: some 6 are needed, 26 for the highest order."""
+"""Rounds of Aberth's method, which converges cubically: some 6 are needed, 26 for the highest
+order.
+"""
 
 _found: dict[int, Zeros] = {}
 
@@ -40,7 +42,7 @@ def _upper_half(order: int) -> list[tuple[float, float]]:
     one = 1 << bits
     places = [_fixed(w * order, bits) for w in _on_szegos_curve(order)]
     for _ in range(ROUNDS):
-        moved = 0.0
+        longest = 0.0
         near = [complex(a / one, b / one) for a, b in places]
         for i, (a, b) in enumerate(places):
             newton = _quotient(a, b, order, bits)
@@ -49,8 +51,8 @@ def _upper_half(order: int) -> list[tuple[float, float]]:
             down, across = _fixed(step, bits)
             places[i] = a - down, b - across
             near[i] = complex(places[i][0] / one, places[i][1] / one)
-            moved = max(moved, abs(step))
-        if moved <= 1e-25:
+            longest = max(longest, abs(step))
+        if longest <= 1e-25:
             break
     return [(a / one, b / one) for a, b in places]
 

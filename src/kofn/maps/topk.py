@@ -82,8 +82,8 @@ def soft_topk(
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.quiet():
         is_hard = check_flag("hard", hard)
-        found = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
-    return checked.restored(found)
+        weights = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
+    return checked.restored(weights)
 
 
 def soft_topk_threshold(
@@ -100,7 +100,7 @@ def soft_topk_threshold(
     θ is in the units of the scores, for links shifted to mean zero (F(0) = ½ for symmetric links;
     for "exponential" at k = 1, θ = T·(logsumexp(scores/T) − 1)).
 
-    θ is a quantile of the scores only as T falls to 0. At T > 0 it is that of the scores with
+    θ is a quantile of the scores only as T falls to 0. At T > 0 it is a quantile of the scores with
     noise of scale T added: for k = n/10 of 10,000 normal scores, whose 0.9 quantile is 1.28, θ is
     2.57 at T = 1, 1.30 at T = 0.1 and 1.28 at T = 0.01.
 
@@ -114,7 +114,7 @@ def soft_topk_threshold(
     Raises:
         TypeError, ValueError: as for `soft_topk`.
 
-    Source: that of `soft_topk`.
+    Source: as for `soft_topk`.
 
     Example:
         >>> import numpy as np
@@ -213,7 +213,7 @@ def hard_topk(
 
 
 def chosen(given: Given, k: Any) -> Array:
-    """Return the hard top-k of rows, without a gradient; `k` is what the caller gave."""
+    """Return the hard top-k of rows, without a gradient; `k` is the caller's."""
     number = type(given.k) is float
     # A copy of the rows takes a microsecond or two, as does a short row.
     if not number or getattr(given.scores, "requires_grad", True):
@@ -226,8 +226,8 @@ def hard_weights_of(given: Given, k: Any) -> Array:
     """Return the hard top-k with the gradient of the weights; `k` as for `chosen`."""
     if not route.may_learn(HARD_WEIGHTS, given):
         return chosen(without_bad_temperatures(given), k)
-    found = route.by_kernel(HARD_WEIGHTS, given)
-    if found is not None:
-        return found
+    weights = route.by_kernel(HARD_WEIGHTS, given)
+    if weights is not None:
+        return weights
     soft = route.answer(WEIGHTS, given)
     return chosen(given, k) + (soft - stop_gradient(soft))

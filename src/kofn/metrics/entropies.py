@@ -14,7 +14,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.rows.given import weights_in_play
 
 HUGE = 1e30
-"""An alpha for which Rényi's entropy is that of infinity, to every digit: ln n/alpha is left."""
+"""An alpha for which Rényi's entropy equals the limit, to every digit: ln n/alpha is left."""
 
 
 def tsallis_entropy(
@@ -57,7 +57,7 @@ def renyi_entropy(
 ) -> ArrayT:
     """Return ln(Σp^α/Σp)/(1 − α), the Rényi entropy for Σp = 1; `entropy` for α = 1.
 
-    α = 0 is the logarithm of how many entries have weight, α = 2 that of `effective_support`,
+    α = 0 is the logarithm of the number of entries with weight, α = 2 of `effective_support`,
     α = ∞ is −ln max p. Weights in another sum, say k, are what Rényi calls an incomplete
     distribution: at α = 1 their entropy is `entropy`/Σp.
 
@@ -109,8 +109,8 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     raised, terms = _powers(q, alpha)
     total, tsallis = xp.sum(q, axis=-1), xp.sum(terms, axis=-1)
     total = xp.where(total == 0, 1.0, total)
-    found: Any = _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
-    return -xp.log(unit) + found
+    log_ratio: Any = _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
+    return -xp.log(unit) + log_ratio
 
 
 def _logarithm(ratio: Array, share: Array, e: float) -> Array:

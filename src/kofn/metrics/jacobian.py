@@ -30,7 +30,7 @@ def jacobian_norm(
 ) -> ArrayT:
     """Return ‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′, W = Σw.
 
-    Divided by the temperature it is that of ∂p/∂scores: how much of a gradient comes back, and
+    Divided by the temperature it is the norm of ∂p/∂scores: how much of a gradient comes back, and
     how steep the map is. "l2" is the largest eigenvalue, exactly, found without the matrix;
     "l1" is ½Σ|J_ij| = W − Σw²/W (softmax: 1 − Σp²).
 
@@ -61,8 +61,8 @@ def jacobian_norm(
     x, k, t = map(stop_gradient, checked[:3])
     with checked.quiet():
         rows = rows_of(Given(x, k, t, checked.link))
-        found: Any = evaluate(_spectral if norm == "l2" else _summed, rows)
-        return found
+        norms: Any = evaluate(_spectral if norm == "l2" else _summed, rows)
+        return norms
 
 
 def _spectral(rows: Rows) -> Array:
@@ -88,7 +88,8 @@ def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
 
 
 def _largest_eigenvalue(u: Array) -> Array:
-    """Return that of diag(u) − uuᵀ/Σu, for u in [0, 1] with the largest entry 1 (or all 0).
+    """Return the greatest eigenvalue of diag(u) − uuᵀ/Σu, for u in [0, 1] with the largest entry 1
+    (or all 0).
 
     It lies between the two largest entries, where Σ u_i/(u_i − λ) rises from −∞ to ∞ through 0:
     the secular equation of a rank-one change, halved as often as the dtype has bits. Distances
@@ -117,6 +118,6 @@ def _largest_eigenvalue(u: Array) -> Array:
     ends = full_like(second, tuple(second.shape), 0.0), full_like(second, tuple(second.shape), 1.0)
     bits = 54 if "64" in str(u.dtype) else 26
     low, high = repeat(u, bits, halve, ends)
-    found = xp.where(width > 0, second + width * (low + high) / 2, first)
+    eigenvalue = xp.where(width > 0, second + width * (low + high) / 2, first)
     # One entry alone that moves: it cannot. NaN stays.
-    return xp.where(second > 0, found, 0.0 * second)
+    return xp.where(second > 0, eigenvalue, 0.0 * second)

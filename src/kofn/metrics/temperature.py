@@ -50,7 +50,7 @@ def temperature_for(
 
     Args:
         scores, k, link, dim, mask: as for `soft_topk`.
-        support: in [k, n], or `gap`: from 0 to that of equal weights, 2k(1 − k/n) for a whole k.
+        support: in [k, n], or `gap`: from 0 to equal weights' 2k(1 − k/n) for a whole k.
             A number, or an array that broadcasts to the batch shape. gap=0 gives the largest T at
             which the choice is hard up to rounding: for a bounded link, its support then just fits
             between the k-th largest score and the next.
@@ -65,7 +65,7 @@ def temperature_for(
         T is > 0 and valid for soft_topk, except that a NaN or an invalid k in a row makes its T
         NaN, and also a common T. If no temperature gives the wanted value, T is at one end of its
         range. Ties at the boundary stay soft at any temperature: T is then 1e-18 times the smallest
-        distance to the largest score. If the value is more than that of equal weights, T is 1e6
+        distance to the largest score. If the value is more than equal weights have, T is 1e6
         times the largest distance. A row on which the temperature has no effect (equal scores, all
         or none chosen, no available entries) gets its largest distance, or 1.
 

@@ -37,7 +37,7 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
     near = xp.where((near > 0) & (near < math.inf), near, far)
     start, end = xp.log(near) + math.log(COLDEST), xp.log(far) + math.log(WARMEST)
     info = xp.finfo(x.dtype)
-    room = math.log(float(info.max)) - 8  # T and what it divides stay finite
+    room = math.log(float(info.max)) - 8  # T and its quotients stay finite
     start, end = xp.clip(start, -room, room), xp.clip(end, -room, room)
 
     def look(search: _Search) -> _Search:
@@ -57,10 +57,10 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
         )
 
     zero = xp.zeros_like(target)
-    found = repeat(x, ROUNDS[dtype_name(x)], look, _Search(start, end, zero, zero, zero))
-    same = xp.abs(found.warm - found.cold) <= 8 * float(info.eps) * found.cold  # to rounding
-    t = xp.where(same, far, xp.exp(found.low))
-    return xp.where(xp.isnan(found.cold) | xp.isnan(target), math.nan, t)
+    bracket = repeat(x, ROUNDS[dtype_name(x)], look, _Search(start, end, zero, zero, zero))
+    same = xp.abs(bracket.warm - bracket.cold) <= 8 * float(info.eps) * bracket.cold  # to rounding
+    t = xp.where(same, far, xp.exp(bracket.low))
+    return xp.where(xp.isnan(bracket.cold) | xp.isnan(target), math.nan, t)
 
 
 class _Search(NamedTuple):
@@ -84,12 +84,12 @@ def _support(what: Given, temperature: Array) -> Array:
     return total * total / xp.where(squares == 0, 1.0, squares)
 
 
-def _gap(what: Given, temperature: Array) -> Array:
+def _hard_gap(what: Given, temperature: Array) -> Array:
     """Return ‖p − hard‖₁ as twice the positive part of p − hard, so that nothing cancels."""
     p = _weights(what, temperature)
     xp = namespace(p)
     over = p - _chosen(what)
-    # What is no more than a rounding of θ must not count as soft where 0 is the target.
+    # A rounding of θ must not count as soft where 0 is the target.
     return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
 
 
@@ -117,6 +117,6 @@ def _all(reduction: Callable[..., Any], values: Array, empty: float) -> Array:
 # By name, so that each is compiled once where compiling is how a framework works.
 SOLVERS = {
     (name, per_row): partial(_halved, softness, per_row)
-    for name, softness in (("support", _support), ("gap", _gap))
+    for name, softness in (("support", _support), ("gap", _hard_gap))
     for per_row in (True, False)
 }

@@ -37,8 +37,8 @@ def temperature(
     α, where the link has one, is `alpha`, per row, or `number`, one for all of them.
     """
     which = by_id(link, number if alpha is None else alpha)
-    found: Any = SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
-    return found
+    solution: Any = SOLVERS[name, per_row](Given(x, k, torch.ones_like(k), which), target)
+    return solution
 
 
 @temperature.register_fake
@@ -56,7 +56,7 @@ def _(info, in_dims, x, k, target, alpha, *rest):  # type: ignore[no-untyped-def
 
     rows = zip((x, k, target, alpha), in_dims, strict=False)
     parts = list(rows)
-    found = [
+    temperatures = [
         temperature(*(item(*part, i) for part in parts), *rest) for i in range(info.batch_size)
     ]
-    return torch.stack(found), 0
+    return torch.stack(temperatures), 0

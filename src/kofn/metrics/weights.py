@@ -206,7 +206,7 @@ def order_violations(
     definitions in `kofn.classic` have violations; so may weights that were learned or rescaled.
 
     Args:
-        scores: what the weights were made from, of the same shape.
+        scores: the scores of the weights, of the same shape.
         weights, dim, mask: as for `support_size`.
 
     Returns:
@@ -237,8 +237,8 @@ def order_violations(
     n = p.shape[-1]
     if n < 2:
         return 0.0 * xp.sum(p, axis=-1)
-    # By falling score and, where scores are equal, by rising weight: what is larger than a weight
-    # before it, by more than rounding, has overtaken it. What is out of play comes last, with 0.
+    # By falling score and, where scores are equal, by rising weight: a larger weight than one
+    # before it, by more than rounding, has overtaken it. Entries out of play come last, with 0.
     rising = top_indices(-p, n)
     order = take_along_last(rising, top_indices(take_along_last(x, rising), n))
     ordered = take_along_last(p, order)

@@ -15,7 +15,7 @@ ALLOWED = "a finite number > 0 at every step of its schedule"
 
 
 def check_schedule(temperature: Any) -> Any:
-    """Return a temperature, or a function from the step to one; those of kofn tell their ends."""
+    """Return a temperature, or a function from the step to one; kofn's tell their ends."""
     if not callable(temperature):
         return check_temperature(temperature)
     if isinstance(temperature, Schedule):
@@ -31,9 +31,9 @@ def temperature_at(schedule: Callable[[Any], Any], step: Any) -> Any:
     A tensor is checked where that does not wait for a device; elsewhere NaN follows from a wrong
     one.
     """
-    found = schedule(step)
-    if isinstance(found, Tensor) and (found.numel() != 1 or not is_at_hand(found)):
-        return found
-    number = float(found) if isinstance(found, Tensor) else found
+    value = schedule(step)
+    if isinstance(value, Tensor) and (value.numel() != 1 or not is_at_hand(value)):
+        return value
+    number = float(value) if isinstance(value, Tensor) else value
     check_number("temperature", number, low=0.0, allowed=ALLOWED, strict=True, arrays=False)
-    return found
+    return value

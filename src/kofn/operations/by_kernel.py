@@ -40,37 +40,37 @@ def threshold_of(backend: Any, given: Given) -> Array:
     if lost:
         theta = cast(theta, namespace(theta).float64) if own else theta
         finish(given, theta)
-    found: Array = theta
-    return found
+    pair: Array = theta
+    return pair
 
 
 def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, Any]:
     """Solve the rows that a kernel gave up on; most span more than 10⁵ temperatures.
 
     This uses float64, in which squares of float32 scores neither overflow nor underflow. Returns
-    the indices of these rows, the rows, and what the solver found, and writes θ.
+    the indices of these rows, the rows and the solver's answer, and writes θ.
     """
     pair = in_memory(theta)
     lost, info = np.isnan(pair[1]), np.finfo(pair.dtype)
     with np.errstate(all="ignore"):
         rows = rows_of(part(given, lost))
-        found, high, low = _solved(rows)
+        solution, high, low = _solved(rows)
         finite = np.isfinite(high)
         first = np.where(finite, np.clip(high, info.min, info.max), high).astype(info.dtype)
         pair[:, lost] = first, np.where(finite, (high - first) + low, 0.0)
-    return lost, rows, found
+    return lost, rows, solution
 
 
 def _solved(rows: Rows) -> tuple[Any, Array, Array]:
-    """Return what the solver finds, and θ as two floats in the units of the rows."""
+    """Return the solver's answer, and θ as two floats in the units of the rows."""
     x, k, t, link, costs = rows.scores, rows.k, rows.temperature, rows.link, rows.costs
     if costs is not None:
         at_price = price.solve(x, costs, k, t, link)
         return at_price, at_price.high / at_price.scale, at_price.low / at_price.scale
-    found = solve(x, k, t, link)
+    theta = solve(x, k, t, link)
     if link.capped is not False:  # the backward pass starts from θ and does not change it
-        found = at_end(x, k, t, link, *found, DENSE)
-    return found, *found
+        theta = at_end(x, k, t, link, *theta, DENSE)
+    return theta, *theta
 
 
 def part(given: Given, where: np.ndarray) -> Given:

@@ -87,7 +87,7 @@ def way_of(smallest: bool, in_order: bool) -> int:
 
 
 def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
-    """Return the hard choice, and θ as two floats for its gradient, which is that of the weights.
+    """Return the hard choice, and θ as two floats for its gradient, the gradient of the weights.
 
     The weights themselves are not needed. Not every backend has kernels of choices.
     """
@@ -107,7 +107,7 @@ HARD_WEIGHTS = Operation(
     of=ROWS,
     kernel=_hard_weights,
     back=(WEIGHTS_BACK,),
-    reference=answers.weights,  # of which it has the derivatives
+    reference=answers.weights,  # for the derivatives
     functions="soft_topk(hard=True)",
     lacks={"JAX": "the weights by a primitive, the choice by array code"},
 )

@@ -21,15 +21,15 @@ def closed(
 ) -> Operation:
     """Declare `reference`, whose cotangent of z = (x − θ)/T is in_z(cotangent, placed, rows, …).
 
-    In the place of kernels it takes what finds θ: theta_of(rows, over).
+    In the place of kernels it takes a function that finds θ: theta_of(rows, over).
     """
     arrays = "".join(f", {each}" for each in takes)
     kind = gives.partition(" ")[2]
 
     def kernel(theta_of: Callable[..., Any], given: Given, *constants: Array) -> Any:
         rows, over = rows_of(given), given.over
-        found = theta_of(rows, over)
-        return reference(rows, *constants, over=over, found=found), *found
+        theta = theta_of(rows, over)
+        return reference(rows, *constants, over=over, found=theta), *theta
 
     def back(_: Any, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:
         *constants, hi, lo = known

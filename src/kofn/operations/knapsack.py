@@ -35,31 +35,31 @@ Backend = kernels.KnapsackKernels
 
 
 def _weights(backend: Backend, given: Given) -> tuple[Array, Array]:
-    found, theta, lost = backend.weights(*given[:4], given.costs)
+    p, theta, lost = backend.weights(*given[:4], given.costs)
     if lost:
-        _finished(found, given, theta, answers.weights)
-    return found, theta
+        _finished(p, given, theta, answers.weights)
+    return p, theta
 
 
-def _finished(found: Array, given: Given, theta: Array, function: Any) -> None:
-    """Write what the array code answers in the rows without θ, which may need more digits of it."""
+def _finished(answer: Array, given: Given, theta: Array, function: Any) -> None:
+    """Answer rows without θ, which may need more digits of it, by the array code."""
     where, rows, solution = finish(given, in_memory(theta).copy())
     with np.errstate(all="ignore"):
-        in_memory(found)[where] = function(rows, found=solution)
+        in_memory(answer)[where] = function(rows, found=solution)
 
 
-def _mend(found: Array, where: np.ndarray, given: Given, function: Any) -> None:
-    """Write what the array code answers in some rows."""
+def _mend(answer: Array, where: np.ndarray, given: Given, function: Any) -> None:
+    """Answer some rows by the array code."""
     if where.any():
         with np.errstate(all="ignore"):
-            in_memory(found)[where] = function(part(given, where))
+            in_memory(answer)[where] = function(part(given, where))
 
 
 def _fill(backend: Backend, given: Given) -> Array:
-    found: Array
-    found, lost = backend.fill(*costed(given))
-    _mend(found, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
-    return found
+    shares: Array
+    shares, lost = backend.fill(*costed(given))
+    _mend(shares, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
+    return shares
 
 
 def _in_units(given: Given) -> Given:
@@ -79,8 +79,8 @@ def _gradients(
     own = *given[1:4], given.costs, bool(of_costs)
     in_x, in_costs, in_rows, lost = backend.gradients(given.scores, cotangent, theta, *own)
     if lost:  # they have the dtype of the scores, so they are mended where they are
-        found = in_x, in_costs, *in_rows
-        _mended(answers.weights, given, cotangent, in_rows[0].isnan(), found)
+        slopes = in_x, in_costs, *in_rows
+        _mended(answers.weights, given, cotangent, in_rows[0].isnan(), slopes)
     return in_x, in_costs, in_rows
 
 
@@ -98,8 +98,8 @@ def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tenso
         grad = sys.modules["torch"].autograd.grad
         return grad(answer, leaves, cotangent[where].double(), **options)
 
-    found = of_torch.state.recording(pull)
-    return [slope.to(rows[0].dtype) for slope in found]
+    slopes = of_torch.state.recording(pull)
+    return [slope.to(rows[0].dtype) for slope in slopes]
 
 
 _BACK = Operation(
@@ -159,12 +159,12 @@ def _price(backend: Backend, given: Given) -> Array:
 
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
-    """Return (θ, θ as two floats); where these are not finite, θ is that of the array code."""
+    """Return (θ, θ as two floats); where these are not finite, θ is the array code's."""
     pair: Any = _price(backend, given)
-    found = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
+    price = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)
-    _mend(found, endless, given, _theta_again)
-    return found[()], pair
+    _mend(price, endless, given, _theta_again)
+    return price[()], pair
 
 
 def _theta_again(some: Given) -> Array:
@@ -190,23 +190,23 @@ def _price_back(
     in_costs = (t * given.link.cdf(z) - price * spent) * of_cost if of_costs else None
     in_x = spent * of_cost
     in_t = -(in_x * at.where(in_x != 0, 0.0)).sum(-1)
-    found = in_x, in_costs, (-t * of_cost)[..., 0], in_t
+    slopes = in_x, in_costs, (-t * of_cost)[..., 0], in_t
     large = ((price / t)[..., 0] * costs.amax(-1)).abs() > LARGEST
     lost = ~pair.isfinite().all(0) | ~(steep[..., 0] > FLAT) | large
-    return _mended(implicit.theta, given, cotangent, lost, found)
+    return _mended(implicit.theta, given, cotangent, lost, slopes)
 
 
 def _mended(
-    function: Any, given: Given[Tensor], cotangent: Tensor, lost: Tensor, found: Any
+    function: Any, given: Given[Tensor], cotangent: Tensor, lost: Tensor, slopes: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return cotangents in the dtype of the scores, with those of the array code where lost."""
-    found = [each if each is None else each.to(given.scores.dtype) for each in found]
+    """Return cotangents in the dtype of the scores, where `lost` by the array code."""
+    slopes = [each if each is None else each.to(given.scores.dtype) for each in slopes]
     if lost.any():
         pulled = _pulled(function, given, lost, cotangent)
-        for each, right in zip(found, pulled, strict=True):
+        for each, right in zip(slopes, pulled, strict=True):
             if each is not None:
                 each[lost] = right
-    return tuple(found)
+    return tuple(slopes)
 
 
 PRICE = Operation(
@@ -233,12 +233,12 @@ PRICE = Operation(
 def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, ...]:
     """Return the value and, if `slopes`, the weights, θ as two floats and the slope in T."""
     weights, theta = _weights(backend, given) if slopes else (None, _price(backend, given))
-    found = backend.values(given.scores, theta, *given[1:4], given.costs)
+    values = backend.values(given.scores, theta, *given[1:4], given.costs)
     if np.isnan(in_memory(theta)[1]).any():
-        _finished(found[0], given, theta, answers.value)
+        _finished(values[0], given, theta, answers.value)
     if not slopes:
-        return (found[0].clone() if hasattr(found, "clone") else found[0]), None, None, None
-    return found[0].clone(), weights, theta, found[1].clone()
+        return (values[0].clone() if hasattr(values, "clone") else values[0]), None, None, None
+    return values[0].clone(), weights, theta, values[1].clone()
 
 
 def _value_back(
@@ -251,8 +251,8 @@ def _value_back(
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
     in_x = cotangent[..., None] * weights
-    found = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
-    return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), found)
+    slopes = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
+    return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), slopes)
 
 
 KNAPSACK_VALUE = Operation(

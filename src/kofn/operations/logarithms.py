@@ -18,13 +18,13 @@ Backend = kernels.RowKernels
 
 def _log_weights(backend: Backend, given: Given) -> tuple[Array, Array]:
     if given.is_half:
-        found, theta, lost = backend.log_weights(*given[:4])
+        p, theta, lost = backend.log_weights(*given[:4])
         if lost:
             wide, theta = _log_weights(backend, given.wide())
-            found = cast(wide, found.dtype)
-        return found, theta
-    found, theta = weights_by_kernel(backend, given)
-    return backend.logarithms(given.scores, found, theta, *given[1:4]), theta
+            p = cast(wide, p.dtype)
+        return p, theta
+    p, theta = weights_by_kernel(backend, given)
+    return backend.logarithms(given.scores, p, theta, *given[1:4]), theta
 
 
 def log_weights_back(
@@ -40,9 +40,9 @@ def log_weights_back(
         where = in_rows[0].isnan()
         x, k, temperature = (array[where] for array in given.per_row()[:3])
         rows = rows_of(Given(x, k, temperature, link.map_alpha(lambda alpha: alpha[where])))
-        found = theta[0][where], theta[1][where]
+        pair = theta[0][where], theta[1][where]
         pulled = of_torch.state.recording(
-            pullbacks.in_rows, cotangent[where], rows, found, pullbacks.of_logarithms
+            pullbacks.in_rows, cotangent[where], rows, pair, pullbacks.of_logarithms
         )
         in_x[where], in_rows[1][where] = pulled
     if type(given.k) is type(given.temperature) is float:

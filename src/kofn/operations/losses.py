@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 Backend = kernels.RowKernels
 
 
-def _gap(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:
-    return gap(backend, given, *own)[:3]
+def _by_kernel(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:
+    return loss_and_slopes(backend, given, *own)[:3]
 
 
-def gap(
+def loss_and_slopes(
     backend: Backend, given: Given, target: Array, likely: int, slopes: int, of_alpha: int = 0
 ) -> tuple[Array | None, ...]:
     """Return the losses of rows and, if `slopes`, p − t and Σ(p − t)z; their slopes in alpha.
@@ -48,19 +48,19 @@ def gap(
         target = target_of(x, target)
     wanted = dict(of_alpha=True) if of_alpha else {}
     rows = x, target, k, temperature, link
-    found, away, lost, *in_alpha = backend.gaps(*rows, bool(likely), bool(slopes), **wanted)
+    losses, residual, lost, *in_alpha = backend.losses(*rows, bool(likely), bool(slopes), **wanted)
     if lost:
         wide = given.wide()
         if target.ndim == x.ndim:
             target = as_numbers(target, wide.scores.dtype)
             wide = wide._replace(k=namespace(x).sum(target, axis=-1))
-        found, away, *in_alpha = _by_parts(backend, wide, target, bool(likely), wanted)
+        losses, residual, *in_alpha = _by_parts(backend, wide, target, bool(likely), wanted)
     in_alpha = in_alpha or [None]
     if not slopes:
-        return _own(found[0]), None, None, *in_alpha
+        return _own(losses[0]), None, None, *in_alpha
     if likely and type(temperature) is not float:
-        return _own(found[0]), away, from_labels(x, target, away) / temperature, *in_alpha
-    return _own(found[0]), away, _own(found[1]), *in_alpha
+        return _own(losses[0]), residual, from_labels(x, target, residual) / temperature, *in_alpha
+    return _own(losses[0]), residual, _own(losses[1]), *in_alpha
 
 
 def _own(part: Array) -> Array:
@@ -76,21 +76,21 @@ def _by_parts(
     And the slopes in alpha, if they are wanted.
     """
     known, own = weights_by_kernel(backend, given), (given.scores, target, *given[1:4])
-    found, away, lost, *in_alpha = backend.gaps(*own, likely, known=known, **wanted)
+    losses, residual, lost, *in_alpha = backend.losses(*own, likely, known=known, **wanted)
     if lost:
-        each = in_memory(found)[0]
+        each = in_memory(losses)[0]
         where = np.isnan(each)
         x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
         with np.errstate(all="ignore"):
             link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
             rows = rows_of(Given(x, k, temperature, link))
             theta = tuple(one[where] for one in in_memory(known[1]))
-            each[where] = answers.gap(rows, in_memory(target)[where], found=theta)
-    return found, away, *in_alpha
+            each[where] = answers.loss(rows, in_memory(target)[where], found=theta)
+    return losses, residual, *in_alpha
 
 
 def target_of(x: Array, target: Array) -> Array:
-    """Return a target of weights in a dtype that `RowKernels.gaps` takes, without rounding it."""
+    """Return a target of weights in a dtype that `RowKernels.losses` takes, without rounding it."""
     name = dtype_name(target)
     if name in ("bool", "uint8"):
         return target
@@ -98,71 +98,73 @@ def target_of(x: Array, target: Array) -> Array:
     return cast(target, x.dtype if exact else compute_dtype(x))
 
 
-def from_labels(x: Any, labels: Any, away: Any) -> Any:
+def from_labels(x: Any, labels: Any, residual: Any) -> Any:
     """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
-    x = cast(x, away.dtype)
-    apart = (x - x.gather(-1, labels[..., None])).masked_fill(away == 0, 0.0)
-    return (away * apart).sum(-1)
+    x = cast(x, residual.dtype)
+    apart = (x - x.gather(-1, labels[..., None])).masked_fill(residual == 0, 0.0)
+    return (residual * apart).sum(-1)
 
 
 def pulled_back(
-    _: Any, given: Given, cotangent: Array, away: Tensor, moved: Array | None, dtype: Any
+    _: Any, given: Given, cotangent: Array, residual: Tensor, lever: Array | None, dtype: Any
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
     each = cotangent / temperature
-    in_t = None if moved is None or type(temperature) is float else -each * moved
-    return _scaled(given.over.expand(each), away, dtype), in_t
+    in_t = None if lever is None or type(temperature) is float else -each * lever
+    return _scaled(given.over.expand(each), residual, dtype), in_t
 
 
-def _scaled(each: Any, away: Tensor, dtype: Any) -> Any:
+def _scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
     """Return p − t times one number of each row of tensors, (…, 1), in this dtype.
 
     A float32 product of whole tensors would take twice the memory of the answer.
     """
-    if away.dtype == dtype:
-        return each * away
-    n, found = away.shape[-1], away.new_empty(away.shape, dtype=dtype)
-    whole = (found.view(-1, n), away.view(-1, n), each.reshape(-1, 1))
+    if residual.dtype == dtype:
+        return each * residual
+    n, slopes = residual.shape[-1], residual.new_empty(residual.shape, dtype=dtype)
+    whole = (slopes.view(-1, n), residual.view(-1, n), each.reshape(-1, 1))
     for into, some, by in zip(*(one.split(max(1, AT_ONCE // n)) for one in whole), strict=True):
         for part, entries in zip(into.split(AT_ONCE, -1), some.split(AT_ONCE, -1), strict=True):
             part.copy_(entries * by)
-    return found
+    return slopes
 
 
 def _onward(
-    _: Any, given: Given, cotangent: Array, away: Array, target: Array, moved: Array, likely: int
-) -> Array:
+    _: Any, given: Given, cotangent: Array, residual: Array, target: Array, lever: Array,
+    likely: int,
+) -> Array:  # fmt: skip
     """Return the cotangent of the scores for one of p − t, from which p and its slope are known."""
-    if target.ndim == away.ndim:
-        return onward(given, cotangent, away, cast(target, away.dtype))
-    target = cast(marked(away, target[..., None]), away.dtype)
+    if target.ndim == residual.ndim:
+        return onward(given, cotangent, residual, cast(target, residual.dtype))
+    target = cast(marked(residual, target[..., None]), residual.dtype)
     known = not likely and not given.link.smooth
-    of_label = _of_label(given.link, stop_gradient(away + target), target, moved) if known else None
-    return onward(given, cotangent, away, target, of_label)
+    p = stop_gradient(residual + target)
+    of_label = _of_label(given.link, p, target, lever) if known else None
+    return onward(given, cotangent, residual, target, of_label)
 
 
 def onward(
-    given: Given, cotangent: Array, away: Array, target: Array, of_label: Array | None = None
+    given: Given, cotangent: Array, residual: Array, target: Array, of_label: Array | None = None
 ) -> Array:
     """Return the same for a target of weights; `of_label` is p of a label, if it is known.
 
     Where it is far below 1, p − 1 has fewer of its digits.
     """
-    p, over = away + target, given.over
+    p, over = residual + target, given.over
     if of_label is not None:
         low = (target == 1) & (p < 0.5)
         p = p + namespace(p).where(low, of_label[..., None] - stop_gradient(p), 0.0)
     lone = over.expand(over.sum(target)) <= 1
-    return pullbacks.through_weights(cotangent, given, p, (1 - target) - away, lone)
+    return pullbacks.through_weights(cotangent, given, p, (1 - target) - residual, lone)
 
 
-def _of_label(link: Link, p: Array, target: Array, moved: Array) -> Array:
-    """Return p = F(z) of the label, whose z follows from Σ(p − t)z and those of other entries."""
+def _of_label(link: Link, p: Array, target: Array, lever: Array) -> Array:
+    """Return p = F(z) of the label, whose z follows from Σ(p − t)z and the other entries' z."""
     xp = namespace(p)
     others = xp.where((p > 0) & (target == 0), p, 0.0)
     z = link.quantile(xp.where(others > 0, others, 0.5))
-    return link.cdf((xp.sum(others * z, axis=-1) - moved) / xp.sum((1 - p) * target, axis=-1))
+    return link.cdf((xp.sum(others * z, axis=-1) - lever) / xp.sum((1 - p) * target, axis=-1))
 
 
 def _loss(
@@ -172,7 +174,7 @@ def _loss(
         return -at_labels(answers.log_softmax(rows), target)
     if target.ndim < rows.scores.ndim:
         target = marked(rows.scores, target[..., None])
-    return answers.gap(rows, cast(target, rows.scores.dtype), over, found=found)
+    return answers.loss(rows, cast(target, rows.scores.dtype), over, found=found)
 
 
 def with_number(given: Given, target: Array) -> Given:
@@ -197,8 +199,8 @@ def _compared(
         moves = rows.live & over.expand(xp.isfinite(loss))
         return loss, xp.where(moves, answers.softmax(rows, over) - target, 0.0)
     placed = implicit.place(rows, over, found)
-    away = pullbacks.of_losses(xp.ones_like(rows.k), placed, rows, target)
-    return answers.gap(rows, target, over, found=found), away
+    residual = pullbacks.of_losses(xp.ones_like(rows.k), placed, rows, target)
+    return answers.loss(rows, target, over, found=found), residual
 
 
 def _marked(x: Array, labels: Array, over: Reductions) -> Array:
@@ -210,15 +212,15 @@ def _marked(x: Array, labels: Array, over: Reductions) -> Array:
 LOSS = Operation(
     name="gap",
     takes="x n, target n, k #, t #, link, likely int, slopes int",
-    gives="loss r, away N if slopes, moved r if slopes",
+    gives="loss r, residual N if slopes, lever r if slopes",
     of=ROWS,
-    kernel=_gap,
+    kernel=_by_kernel,
     reference=_loss,
     without_theta="likely",
     back=(
         Operation(
             name="",
-            takes="cotangent r, t #, away N, moved r, dtype dtype",
+            takes="cotangent r, t #, residual N, lever r, dtype dtype",
             gives="x n, t r",
             of=ROWS,
             kernel=pulled_back,
@@ -234,7 +236,7 @@ LOSS = Operation(
     moves_as=WEIGHTS,
     onward=Operation(
         name="",
-        takes="cotangent N, away N, target n, moved r, t #, link, likely int",
+        takes="cotangent N, residual N, target n, lever r, t #, link, likely int",
         gives="x n",
         of=ROWS,
         kernel=_onward,
@@ -242,13 +244,15 @@ LOSS = Operation(
     ),
     # F′ = p^(2 − α) has no accurate digits next to p = 0, where p − t has not.
     goes_onward=lambda given, target: given.link.alpha is None or target.ndim < given.scores.ndim,
-    offered="gaps",
+    offered="losses",
     each_alpha="LOSS",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )
 _SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))
-GAP = replace(
-    closed("loss r", answers.gap, pullbacks.of_losses, "target n"), sloped=sloped.gap, **_SLOPED
+PLAIN_LOSS = replace(
+    closed("loss r", answers.loss, pullbacks.of_losses, "target n"),
+    sloped=sloped.fenchel_young,
+    **_SLOPED,
 )
 """The loss for a target of weights by array code: k is given, and is the sum of the target."""
 LIKELIHOOD = Operation(

@@ -10,8 +10,8 @@ A call goes down these layers, and its answer comes back the same way:
     adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
                       jax/: a primitive with its rules; shards/: rows in several processes
                       segments.py: a loop over blocks; array_code.py: θ first, then the formula
-    operations/       the declarations: which kernels, which formulas, what is kept for the way back
-    formulas/         array code at a known θ, with all derivatives: it defines the answer
+    operations/       the declarations: which kernels, which formulas, the arrays kept for the way
+    back formulas/         array code at a known θ, with all derivatives: it defines the answer
     kernels/, solver/ compiled code; θ in array code
 
 The contract:
@@ -23,8 +23,8 @@ The contract:
   in several processes, choices on a mesh. No declaration knows how a framework differentiates.
 - The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
   take, and nothing else: this is all the memory that a call holds until then.
-- First derivatives are ways back, kernels mostly. The derivative of a way back is that of
-  `reference` at the θ that was kept.
+- First derivatives are ways back, kernels mostly. A way back is differentiated as
+`reference` at the kept θ.
 - A kernel that gives up on a row says so, and array code does this row.
 - No answer shares memory with an argument or another answer, and every entry of it is written.
 - The name of an operation and its line of arguments are a torch operator. Saved programs know it by
@@ -69,14 +69,14 @@ PAIR = "2"  # two numbers per row, (2, …), never of half precision
 THREE = "3"
 NUMBER = "#"  # a number per row, or one for all rows
 OPTIONAL = "r?"  # a number per row, or nothing
-LAYERS = "**"  # numbers per row in two dimensions that stand before those of the rows
+LAYERS = "**"  # numbers per row in two dimensions that stand before the dimensions of the rows
 INDICES = "i"  # k places in each row
 ARRAYS = (ENTRY, WIDE, ROW, PAIR, THREE, LAYERS, INDICES)
-"""The kinds of what is always an array. A kind that is not listed here is the type of a setting, as
-torch writes it."""
+"""The kinds of arguments that are always arrays. Any other kind is the type of a setting, as torch
+writes it."""
 
 STANDS_FOR = {"link": "link str, alpha float?"}
-"""What an argument stands for, where it is short for several."""
+"""The arguments for which one is short."""
 
 
 class Argument(NamedTuple):
@@ -124,7 +124,7 @@ class Operation:
     """One operation; `kernel(backend, rows, *arrays, *settings)` gives its answers."""
 
     name: str
-    """That of the torch operator; "" for a few array operations, which compilers trace."""
+    """The torch operator's name; "" for a few array operations, which compilers trace."""
     takes: str
     gives: str
     of: Signature
@@ -140,21 +140,21 @@ class Operation:
     plain: Callable[..., Any] | None = None
     """Array code in the place of `reference`, which gets the rows before they are settled."""
     fixed: Callable[..., Any] | None = None
-    """The answer of rows with costs that are not settled, if the derivatives alone are those of
-    `reference`: a hard choice.
+    """The answer of rows with costs that are not settled, if `reference` has the derivatives alone:
+    a hard choice.
     """
     back: tuple[Operation, ...] = ()
-    """What gives the cotangents. They take what this takes and gives, by its names, "cotangent",
-    and "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names
-    of the arguments, "k+t" for those of two in a pair.
+    """The ways back. They take the arguments and answers of this, by its names, "cotangent", and
+    "of_x", which says whether the cotangent of x is wanted; they give cotangents by the names of
+    the arguments, "k+t" for two in a pair.
     """
     pullback: Callable[..., Any] | None = None
     """The cotangents of x, k and t by formulas, for rows in several processes: pullback(cotangent,
-    rows, *arrays, found=, over=, …), with what is kept by name. One of them may be a function that
-    returns it.
+    rows, *arrays, found=, over=, …), with the kept arrays by name. One of them may be a function
+    that returns it.
     """
     sloped: Callable[..., Any] | None = None
-    """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, what is kept), by one
+    """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, kept arrays), by one
     round of sums; without `at_theta`, `found` is None.
     """
     keeps: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class Operation:
     offered: str = "SERVED"
     """The attribute of the kernels that has the links served, or is None."""
     constant: tuple[str, ...] = ()
-    """Tensors of which `back` has no cotangent: where one of them is learned, array code serves."""
+    """Tensors without a cotangent in `back`: where one of them is learned, array code serves."""
     onward: Operation | None = None
     """The way back of the second answer, in plain operations: a loss has p − t, from which alone
     its second derivatives follow. Then eager torch keeps no scores, if nothing else is learned.
@@ -208,15 +208,15 @@ class Operation:
     arguments: tuple[Argument, ...] = field(init=False)
     answers: tuple[Argument, ...] = field(init=False)
     own: tuple[str, ...] = field(init=False)
-    """The names of what the kernel takes beside the rows: arrays, then settings."""
+    """The names of the kernel's arguments but the rows: arrays, then settings."""
     arrays: tuple[str, ...] = field(init=False)
     settings: tuple[str, ...] = field(init=False)
     has_slopes: bool = field(init=False)
     """Whether the last setting says if anything is learned."""
     asks: tuple[str, ...] = field(init=False)
-    """The tensors of the rows of which settings "of_…" before "slopes" say if they are learned."""
+    """The tensors of the rows for which settings "of_…" before "slopes" say if they are learned."""
     told: tuple[str, ...] = field(init=False)
-    """The settings that say what is learned; array code needs none of them."""
+    """The settings that say which tensors are learned; array code needs none of them."""
     has_link: bool = field(init=False)
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
@@ -226,7 +226,7 @@ class Operation:
     """The places of the answers that the way back takes."""
     names_kept: tuple[str, ...] = field(init=False)
     is_direct: bool = field(init=False)
-    """Whether the way back takes the cotangent and what was kept, and nothing else."""
+    """Whether the way back takes the cotangent and the kept answers, and nothing else."""
 
     def __post_init__(self) -> None:
         self.arguments, self.answers = arguments_of(self.takes), arguments_of(self.gives)
@@ -241,8 +241,8 @@ class Operation:
         self.told = (*asked_of, "slopes") if self.has_slopes else ()
         self.has_link = any(each.name == "link" for each in self.arguments)
         self.cotangents = tuple(tuple(each.name.split("+")) for each in self.answers)
-        moved = {name for back in self.back for names in back.cotangents for name in names}
-        self.learned_arrays = tuple(name for name in self.arrays if name in moved)
+        learnable = {name for back in self.back for names in back.cotangents for name in names}
+        self.learned_arrays = tuple(name for name in self.arrays if name in learnable)
         ways = self.back if self.onward is None else (*self.back, self.onward)
         wanted = {argument.name for back in ways for argument in back.arguments}
         self.kept = tuple(i for i, each in enumerate(self.answers) if each.name in wanted)

@@ -33,9 +33,9 @@ def price_of(rows: Rows) -> Price:
 def solved(
     x: Array, costs: Array, budget: Array, temperature: Array, link: Link, over: Reductions = DENSE
 ) -> Price:
-    """Solve in the most precise dtype, and return the answers in that of the scores.
+    """Solve in the most precise dtype, and return the answers in the scores' dtype.
 
-    Kernels, if there are any for the rows, find θ. Where something transforms the rows, the array
+    Kernels, if there are any for the rows, find θ. Where the rows are transformed, the array
     code does, which has more digits.
     """
     wide, theta = most_precise_dtype(x), None
@@ -44,17 +44,17 @@ def solved(
     link = link.map_alpha(lambda alpha: cast(alpha, wide))
     rows = [cast(array, wide) for array in (x, costs, budget, temperature)]
     if theta is None:
-        found = solve(rows[0], rows[1], rows[2], rows[3], link, over)
+        answer = solve(rows[0], rows[1], rows[2], rows[3], link, over)
     else:
         at = Place(cast(theta[0], wide), cast(theta[1], wide))
-        found = price_at(rows[0], rows[1], rows[2], rows[3], link, at)
+        answer = price_at(rows[0], rows[1], rows[2], rows[3], link, at)
     if x.dtype == wide:
-        return found
+        return answer
     xp, largest = namespace(x), float(namespace(x).finfo(x.dtype).max)
     with quiet(x):
-        some = xp.isfinite(found.high)
-        clipped = xp.clip(found.high, -largest, largest)
-        high = cast(xp.where(some, clipped, found.high), x.dtype)
-        rest = xp.where(some, (clipped - cast(high, wide)) + found.low, 0.0)
-        parts = rest, found.distance, found.scale
+        some = xp.isfinite(answer.high)
+        clipped = xp.clip(answer.high, -largest, largest)
+        high = cast(xp.where(some, clipped, answer.high), x.dtype)
+        rest = xp.where(some, (clipped - cast(high, wide)) + answer.low, 0.0)
+        parts = rest, answer.distance, answer.scale
         return Price(high, *(cast(part, x.dtype) for part in parts))

@@ -109,14 +109,14 @@ CHOICES = ROWS._replace(
     unpack=lambda given: (given.scores, *_two(given.k)),
     kernels="choice",
 )
-"""Rows of which whole entries are chosen."""
+"""Rows whose choice is whole entries."""
 TEMPERED = ROWS._replace(
     takes="x n, t #",
     pack=lambda x, t, every_t: Given(x, 1.0, _one(t, every_t), NO_LINK),
     unpack=lambda given: (given.scores, *_two(given.temperature)),
     kernels="choice",
 )
-"""Rows of which a softmax is taken over some of the scores; their k is a number."""
+"""Rows with a softmax over some of the scores; their k is a number."""
 
 
 # The same with an alpha per row.

@@ -30,15 +30,15 @@ Backend = kernels.RowKernels
 
 def weights_by_kernel(backend: Backend, given: Given, single: bool = False) -> tuple[Array, Array]:
     """Return weights and θ; weights of half precision are float32 if `single`."""
-    found, theta, lost = backend.weights(*given[:4], single)
+    p, theta, lost = backend.weights(*given[:4], single)
     if lost and given.is_half:  # so rare that a cast does
         wide, theta = weights_by_kernel(backend, given.wide())
-        return cast(wide, found.dtype), theta
+        return cast(wide, p.dtype), theta
     if lost:
         where, rows, solution = finish(given, theta)
         with np.errstate(all="ignore"):
-            in_memory(found)[where] = answers.weights(rows, found=solution)
-    return found, theta
+            in_memory(p)[where] = answers.weights(rows, found=solution)
+    return p, theta
 
 
 def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array) -> Any:
@@ -100,12 +100,12 @@ SOFTMAX = replace(WEIGHTS, reference=answers.softmax, at_theta=False, sloped=slo
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return θ in the units of the scores, NaN without available entries; and as two floats."""
-    found, xp = threshold_of(backend, given), namespace(given.scores)
-    answer = found[0] + found[1] - given.temperature * given.link.edge
-    endless = xp.isinf(found[0])
+    pair, xp = threshold_of(backend, given), namespace(given.scores)
+    answer = pair[0] + pair[1] - given.temperature * given.link.edge
+    endless = xp.isinf(pair[0])
     if not is_at_hand(endless) or xp.any(endless):  # to ask a device takes longer than to do it
         answer = xp.where(endless & xp.all(deleted(given.scores), axis=-1), np.nan, answer)
-    return answer, found
+    return answer, pair
 
 
 def _theta_back(
@@ -127,11 +127,11 @@ def _theta_back(
     for start in range(0, len(each), step):
         some = slice(start, start + step)
         of_k, t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
-        rows, found = Given(x[some], of_k, t, link), (high[some], low[some])
+        rows, pair = Given(x[some], of_k, t, link), (high[some], low[some])
         usual = pullbacks.of_usual_thresholds if x.is_cpu else pullbacks.of_wide_thresholds
         some_way = x.is_cpu or link.capped is False
-        slopes = usual(each[some], rows, found) if some_way else None
-        slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), found)
+        slopes = usual(each[some], rows, pair) if some_way else None
+        slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), pair)
         in_x[some], in_rows[0, some] = slopes[:2]
         if type(temperature) is not float:
             in_rows[1, some] = slopes[2]
@@ -166,11 +166,11 @@ def _value(backend: Backend, given: Given, slopes: int) -> Any:
     if not slopes:
         answer = backend.values(x, threshold_of(backend, given), *rest)[0]
         return answer.clone() if is_torch(x) else answer, None, None, None
-    found, theta = weights_by_kernel(backend, given)
+    p, theta = weights_by_kernel(backend, given)
     answer, in_t = backend.values(x, theta, *rest)
     center = theta.sum(0) - given.temperature * given.link.edge
     # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
-    return answer.clone(), found, center.masked_fill(center.isinf(), 0.0), in_t.clone()
+    return answer.clone(), p, center.masked_fill(center.isinf(), 0.0), in_t.clone()
 
 
 VALUE = Operation(

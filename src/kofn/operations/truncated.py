@@ -72,8 +72,8 @@ def counted(given: Given, k: int | None, p: float | None) -> Array:
 
 
 def _weights(chooser: Chooser, given: Given, k: int | None, p: float | None) -> Array:
-    found: Array = chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
-    return found
+    weights: Array = chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
+    return weights
 
 
 def _weights_back(chooser: Chooser, given: Given, weights: Array, cotangent: Array) -> Any:
@@ -107,45 +107,45 @@ def _loss(
     chooser: Chooser, given: Given, labels: Array, k: int | None, p: float | None, slopes: int
 ) -> tuple[Array, Array | None]:
     """Return the losses of rows and, if `slopes`, p − t."""
-    away, loss = chooser.truncated(given.scores, k, p, given.temperature, labels, bool(slopes))
-    return loss.clone() if hasattr(loss, "clone") else loss, away if slopes else None
+    residual, loss = chooser.truncated(given.scores, k, p, given.temperature, labels, bool(slopes))
+    return loss.clone() if hasattr(loss, "clone") else loss, residual if slopes else None
 
 
 def _loss_back(
-    _: Any, given: Given, cotangent: Array, labels: Tensor, away: Tensor, dtype: Any
+    _: Any, given: Given, cotangent: Array, labels: Tensor, residual: Tensor, dtype: Any
 ) -> tuple[Array, Array | None]:
     x, t = given.scores, given.temperature
-    moved = None if x is None or type(t) is float else from_labels(x, labels, away) / t
-    return pulled_back(_, given, cotangent, away, moved, dtype)
+    lever = None if x is None or type(t) is float else from_labels(x, labels, residual) / t
+    return pulled_back(_, given, cotangent, residual, lever, dtype)
 
 
 def _loss_onward(
     _: Any,
     given: Given,
     cotangent: Array,
-    away: Array,
+    residual: Array,
     labels: Array,
     loss: Array,
     k: int | None,
     p: float | None,
 ) -> Array:
-    target = cast(marked(away, labels[..., None]), away.dtype)
+    target = cast(marked(residual, labels[..., None]), residual.dtype)
     whole = k is None and p is None  # a label may be outside of the support
     of_label = namespace(loss).exp(-stop_gradient(loss)) if whole else None
-    return onward(given._replace(link=exponential), cotangent, away, target, of_label)
+    return onward(given._replace(link=exponential), cotangent, residual, target, of_label)
 
 
 TRUNCATED_LOSS = Operation(
     name="truncated_loss",
     takes="x n, labels n, k SymInt?, p float?, t #, slopes int",
-    gives="loss r, away N if slopes",
+    gives="loss r, residual N if slopes",
     of=TEMPERED,
     kernel=_loss,
     plain=lambda given, labels, k, p: -at_labels(log_weights(given.wide(), k, p), labels),
     back=(
         Operation(
             name="",
-            takes="cotangent r, x n if t, labels n if t, t #, away N, dtype dtype",
+            takes="cotangent r, x n if t, labels n if t, t #, residual N, dtype dtype",
             gives="x n, t r",
             of=TEMPERED,
             kernel=_loss_back,
@@ -154,7 +154,7 @@ TRUNCATED_LOSS = Operation(
     ),
     onward=Operation(
         name="",
-        takes="cotangent N, away N, labels n, loss r, t #, k SymInt?, p float?",
+        takes="cotangent N, residual N, labels n, loss r, t #, k SymInt?, p float?",
         gives="x n",
         of=TEMPERED,
         kernel=_loss_onward,

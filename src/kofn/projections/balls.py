@@ -51,7 +51,7 @@ def projection_sparse_vector(x: ArrayT, k: int | Array, *, dim: int | None = -1)
 
     Args:
         x, dim: as for `projection_simplex`.
-        k: as for `projection_sparse_simplex`. Of equal magnitudes, those of lowest index are kept.
+        k: as for `projection_sparse_simplex`. Of equal magnitudes, the first ones are kept.
 
     Returns:
         An array like `x`, whose gradient goes to the entries that are kept. A vector with a NaN

@@ -34,7 +34,7 @@ class Section(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What becomes of each entry at the solution: inside of its bounds, or at one of them."""
+    """The place of each entry at the solution: inside of its bounds, or at one of them."""
 
     inside: Array
     at_upper: Array  # else at its lower bound
@@ -57,7 +57,7 @@ def projection_box_section(
         x: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
         lower, upper: bounds, which may be infinite: numbers, or arrays that broadcast to `x`.
         w: the weights of the sum, of either sign: a number, or an array that broadcasts to `x`.
-        c: what the sum is; a number, or an array that broadcasts to the batch shape.
+        c: the sum; a number, or an array that broadcasts to the batch shape.
         dim: the dimension that vectors lie along; None takes all of `x` as one vector.
 
     Returns:
@@ -102,7 +102,7 @@ def _scaled(section: Section) -> Section:
 
 
 def _projected(section: Section) -> Array:
-    """Return the projection: θ in closed form, once it is known which entries are inside.
+    """Return the projection: θ in closed form, once the entries inside are known.
 
     That form is differentiable in all arguments, to any order, with the exact derivatives. θ is a
     sum, anchor + rest, so that x − θw has all its digits where x and θw nearly cancel.
@@ -113,18 +113,18 @@ def _projected(section: Section) -> Array:
     parts = _parts(fixed, low, high)
     anchor = xp.where(xp.isfinite(low), low, xp.where(xp.isfinite(high), high, 0.0))
     for _ in range(2):
-        away = _away(fixed, parts, anchor)
-        anchor = anchor + _step(fixed, parts, away)
-    away, rest = _away(fixed, None, anchor), xp.zeros_like(anchor)
+        offset = _offset(fixed, parts, anchor)
+        anchor = anchor + _step(fixed, parts, offset)
+    offset, rest = _offset(fixed, None, anchor), xp.zeros_like(anchor)
     for _ in range(2):  # a break that rounding has moved may have put an entry on its wrong side
-        rest = rest + _step(fixed, parts, away - rest * fixed.w)
-        parts = _parts_of(fixed, away - rest * fixed.w)
-    away = _away(section, parts, anchor)
-    rest = rest + _step(section, parts, away - rest * section.w)
-    return xp.where(_is_empty(fixed), math.nan, _bounded(section, parts, away - rest * section.w))
+        rest = rest + _step(fixed, parts, offset - rest * fixed.w)
+        parts = _parts_of(fixed, offset - rest * fixed.w)
+    offset = _offset(section, parts, anchor)
+    rest = rest + _step(section, parts, offset - rest * section.w)
+    return xp.where(_is_empty(fixed), math.nan, _bounded(section, parts, offset - rest * section.w))
 
 
-def _away(section: Section, parts: Parts | None, anchor: Array) -> Array:
+def _offset(section: Section, parts: Parts | None, anchor: Array) -> Array:
     """Return x − anchor·w, with derivatives in both; only of the entries inside, if it is said."""
     x, _, _, w, _ = section
     xp = namespace(x)
@@ -148,17 +148,17 @@ def _placed(section: Section, parts: Parts, entries: Array) -> Array:
     """Return the entries inside, and the bounds of the others."""
     xp = namespace(section.x)
     bound = xp.where(parts.at_upper, section.upper, section.lower)
-    # What is not taken is 0, for the derivative of infinity times 0 is NaN.
+    # Other entries are 0, for the derivative of infinity times 0 is NaN.
     return xp.where(parts.inside, entries, xp.where(parts.inside, 0.0, bound))
 
 
 def _bounded(section: Section, parts: Parts, entries: Array) -> Array:
     """Return `_placed` within the bounds, which rounding may have passed."""
     xp = namespace(section.x)
-    found = _placed(section, parts, entries)
-    value, lower, upper = map(stop_gradient, (found, section.lower, section.upper))
+    placed = _placed(section, parts, entries)
+    value, lower, upper = map(stop_gradient, (placed, section.lower, section.upper))
     within = xp.minimum(xp.maximum(value, lower), upper)
-    return found + xp.where(within == value, 0.0, within - value)
+    return placed + xp.where(within == value, 0.0, within - value)
 
 
 def _breaks(section: Section) -> tuple[Array, Array]:

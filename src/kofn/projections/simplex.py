@@ -27,7 +27,7 @@ def projection_simplex(
 
     Args:
         x: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape.
-        scale: > 0, what the entries sum to, in the units of x; a number, or an array that
+        scale: > 0, the sum of the entries, in the units of x; a number, or an array that
             broadcasts to the batch shape and may have a gradient.
         dim: the dimension that vectors lie along; None takes all of `x` as one vector, which is
             what optax does.
@@ -96,8 +96,8 @@ def projection_sparse_simplex(
 ) -> ArrayT:
     """Return argmin_p ‖p − x‖² for p ≥ 0, Σp = scale, and at most k entries other than 0.
 
-    The k largest entries are projected onto the simplex; of equal ones, those of lowest index
-    are kept. The gradient is that of this projection.
+    The k largest entries are projected onto the simplex; of equal ones, the first are
+    kept. The gradient is this projection's.
 
     Args:
         x, scale, dim, mask: as for `projection_simplex`.
@@ -121,9 +121,9 @@ def projection_sparse_simplex(
     given = vectors(x, dim)
     chosen, xp = hard_topk(given.rows, given.count(k), mask=given.mask(mask)), given.form.xp
     with given.form.quiet():
-        found = on_simplex(given, given.rows, scale, chosen > 0)
+        projected = on_simplex(given, given.rows, scale, chosen > 0)
         bad = xp.any(xp.isnan(chosen), axis=-1)[..., None]
-        return given.restored(xp.where(bad, math.nan, found))
+        return given.restored(xp.where(bad, math.nan, projected))
 
 
 def on_simplex(
@@ -133,13 +133,13 @@ def on_simplex(
     size = given.per_vector("scale", scale, positive=True)
     if isinstance(size, float) and USUAL[0] <= size <= USUAL[1]:
         return size * sparsemax(rows, temperature=size, mask=mask)  # size has no gradient
-    # In units of the scale, and less the maximum: what overflows then is far below the others.
+    # In units of the scale, and less the maximum: an entry that overflows then is far below.
     xp = given.form.xp
     each = (*given.batch, 1)
     number = full_like(rows, each, size) if isinstance(size, float) else xp.reshape(size, each)
     unit = power_of_two(stop_gradient(number))
     known = stop_gradient(rows if mask is None else xp.where(mask, rows, -math.inf))
     top = xp.max(known, axis=-1)[..., None] if known.shape[-1] else unit
-    away = rows - xp.where(xp.isfinite(top), top, 0.0)
-    share = sparsemax(away / unit, temperature=(number / unit)[..., 0], mask=mask)
+    less_top = rows - xp.where(xp.isfinite(top), top, 0.0)
+    share = sparsemax(less_top / unit, temperature=(number / unit)[..., 0], mask=mask)
     return xp.where(share == 0, 0.0, number * share)  # which may carry any cotangent

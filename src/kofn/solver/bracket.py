@@ -65,10 +65,10 @@ def widening(own: Array, far: Array) -> Array:
     The search for rows of equal scores then starts at θ itself.
     """
     xp = namespace(own)
-    away = xp.sqrt(own * own + far * far)
+    hypotenuse = xp.sqrt(own * own + far * far)
     negative = own + far < 0
     apart = negative != (own < 0)
-    total = away + xp.abs(own)
+    total = hypotenuse + xp.abs(own)
     size = xp.where(apart, total, far * far / xp.where(total > 0, total, 1.0))
     return xp.where(negative, -size, size)
 

@@ -16,24 +16,24 @@ class Costs(NamedTuple):
     rest: Array  # what rounding x − T·edge left over, so that x + rest is exact
     parts: tuple[Array, Array]  # costs as a sum of two numbers of half the digits
     coarse: tuple[Array, Array]  # costs and budget on a grid, so that sums are exact
-    fine: tuple[Array, Array]  # what is left of them
+    fine: tuple[Array, Array]  # their rest
 
     def distance(self, x: Array, anchor: Array, offset: Array, over: Reductions) -> Array:
         """Return x − θc; products of halves are exact, so it has an error of its own size."""
         left = less_product(x, self.parts, anchor, over)
         return (left - self.each * over.expand(offset)) + self.rest
 
-    def crossing(self, away: Array) -> Array:
-        """Return the θ at which x − θc is 0, for x less anything; of what pays."""
-        return away / namespace(away).where(self.each > 0, self.each, 1.0)
+    def crossing(self, distance: Array) -> Array:
+        """Return the θ where x − θc is 0, for x less anything, of entries that cost something."""
+        return distance / namespace(distance).where(self.each > 0, self.each, 1.0)
 
     def sums(
         self, budget: Array, upper: Array, tail: Array, density: Array, over: Reductions
     ) -> tuple[Array, ...]:
         """Return `threshold.Sums`, by one round of sums.
 
-        What the entries above ½ cost beyond the budget is the sum of two parts. That of multiples
-        of the grid is exact unless it is huge.
+        The cost of the entries above ½ beyond the budget is the sum of two parts. The part of
+        multiples of the grid is exact unless it is huge.
         """
         xp, c = namespace(tail), self.each
         (coarse, whole), (fine, rest) = self.coarse, self.fine

@@ -37,7 +37,7 @@ def split(link: Link, z: Array, live: Array) -> tuple[Array, Array, Array]:
 
 
 class Searched(Protocol):
-    """What a search needs of the equations that it solves; its steps are in units of T."""
+    """The equations that a search solves; its steps are in units of T."""
 
     @property
     def x(self) -> Array:
@@ -52,7 +52,7 @@ class Searched(Protocol):
 
 
 class Balanced(Protocol):
-    """What a Newton step needs of a row's equation besides its sums."""
+    """The parts of a row's equation that a Newton step needs besides its sums."""
 
     @property
     def k(self) -> Array:

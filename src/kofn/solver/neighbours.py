@@ -28,7 +28,7 @@ class Place(NamedTuple):
     anchor: Array
     offset: Array
 
-    def moved(self, step: Array) -> Place:
+    def stepped(self, step: Array) -> Place:
         """Return the place a step away; the offset is the exact rounding error (two-sum)."""
         step = self.offset + step
         anchor = self.anchor + step
@@ -106,8 +106,8 @@ def _neighbours(p: Problem, wanted: Array) -> tuple[Array, Array]:
         )
 
     start = _Neighbours(zero - math.inf, zero + math.inf, p.over.max(p.x))
-    found = while_loop(p.x, unfinished, advance, start, most_steps(p.x))
-    return found.low, found.high
+    end = while_loop(p.x, unfinished, advance, start, most_steps(p.x))
+    return end.low, end.high
 
 
 def _distance(p: Problem, score: Array, sign: Array, half: Array, wanted: Array) -> Array:

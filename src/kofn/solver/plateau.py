@@ -81,18 +81,18 @@ def _log_sum(
     logs, fixed = log_tail(z), stop_gradient(z)
     logs = logs if row.costs is None else logs + xp.log(xp.where(some, row.costs, 1.0))
     greatest = over.max(xp.where(some, stop_gradient(logs), -math.inf))
-    found = greatest > -math.inf
-    ratio = logs - over.expand(xp.where(found, greatest, 0.0))
+    known = greatest > -math.inf
+    ratio = logs - over.expand(xp.where(known, greatest, 0.0))
     if nearest is not None:
         # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
-        away = xp.where(some, row.scores, 0.0) - over.expand(xp.where(found, nearest, 0.0))
-        away = xp.where(some, away, 0.0) / over.expand(row.temperature)
-        close, capped = xp.abs(away) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
-        half = xp.where(close, away / 2, 0.0)
-        exact = xp.where(away == 0, 0.0, -xp.abs(away) * slope(fixed - half))
+        apart = xp.where(some, row.scores, 0.0) - over.expand(xp.where(known, nearest, 0.0))
+        apart = xp.where(some, apart, 0.0) / over.expand(row.temperature)
+        close, capped = xp.abs(apart) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
+        half = xp.where(close, apart / 2, 0.0)
+        exact = xp.where(apart == 0, 0.0, -xp.abs(apart) * slope(fixed - half))
         ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
     raised = xp.exp(xp.where(some, ratio, -math.inf))
-    total = xp.where(found, over.sum(raised), 1.0)
+    total = xp.where(known, over.sum(raised), 1.0)
     slopes = xp.where(some, stop_gradient(raised) * slope(fixed), 0.0)
     return greatest + xp.log(total), slopes / over.expand(stop_gradient(total))
 

@@ -1,6 +1,6 @@
 """Solve Σ c·F((x − θc)/T) = B for θ, the price of a unit of cost, for all rows at once.
 
-The search is that of `solver/threshold.py`, with weighted sums. What costs change: θ multiplies
+The search is as in `solver/threshold.py`, with weighted sums. Costs change this: θ multiplies
 them, so x − θc is computed without rounding θc; the scores cross θ in the order of x/c; sums of
 costs have rounding errors, which counts have not. docs/maps_knapsack.md derives the rules.
 """
@@ -69,7 +69,7 @@ def price_at(
 ) -> Price:
     """Return what `solve` does, from a θ that is known: ±∞ and NaN as there.
 
-    The arguments are those of `solve`; θ is in the units of these costs.
+    The arguments are as for `solve`; θ is in the units of these costs.
     """
     xp = namespace(x)
     with quiet(x):
@@ -148,9 +148,9 @@ def _bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
 
     square = xp.where(open_, over.sum(costs * costs), 1.0)
     middle = over.sum(costs * p.x) / square
-    away = xp.where(p.live, p.x - over.expand(middle) * costs, 0.0)
-    away = away / over.expand(p.temperature)
-    variance = over.sum(costs * away * away) / total
+    residual = xp.where(p.live, p.x - over.expand(middle) * costs, 0.0)
+    residual = residual / over.expand(p.temperature)
+    variance = over.sum(costs * residual * residual) / total
     wider = widening(own + p.row_link.edge, bell(share) * xp.sqrt(variance))
     start = middle - (own + wider) * p.temperature * (p.n / square)
     halfway = low / 2 + high / 2
@@ -174,9 +174,9 @@ def _at_end(p: Problem, at: Place, open_: Array) -> Place:
     taken = over.sum(xp.where(upper, p.costs.each, 0.0))
     least = xp.where(xp.isfinite(least), least, 0.0)
     # One number is not enough: this is how far the first entry is from the end there.
-    away = crossing(p.distance(least, xp.zeros_like(least)) - reach)
-    away = over.min(xp.where(upper, away, math.inf))
-    to = Place(least, xp.where(xp.isfinite(away), away, 0.0))
+    distance = crossing(p.distance(least, xp.zeros_like(least)) - reach)
+    distance = over.min(xp.where(upper, distance, math.inf))
+    to = Place(least, xp.where(xp.isfinite(distance), distance, 0.0))
     # If the support ends above the other entries, θ is not determined.
     others = p.link.log_cdf(p.z(*to)) > -math.inf
     some = over.count(others & p.live & ~upper) > 0

@@ -26,7 +26,7 @@ class Reductions(Protocol):
     are arguments of compiled functions and of rules of custom_jvp, which may not close over them;
     inside, all of it is called under vmap, in branches and loops.
 
-    The arguments have no type, for that of shards is torch.Tensor, or jax.Array.
+    The arguments have no type, for in shards it is torch.Tensor, or jax.Array.
     """
 
     def min(self, values: Any) -> Array:
@@ -42,8 +42,8 @@ class Reductions(Protocol):
         """Count the set flags of each row, in any dtype of numbers."""
 
     def any(self, flags: Any) -> Array:
-        """Flags per entry to flags of any shape, of which one is set if one is among the entries,
-        those of other shards included: what branches that reduce or expand may be decided by.
+        """Return flags of any shape, one of them set if one is set among the entries, in other
+        shards too: by these, branches that reduce or expand may be decided.
         """
 
     def expand(self, per_row: Any) -> Array:

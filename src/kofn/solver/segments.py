@@ -9,7 +9,7 @@ from kofn.arrays.segments import segment_expand, segment_max, segment_min, segme
 
 
 class SegmentRows:
-    """Reductions of rows of which entry i belongs to row `ids[i]`, one of `count`.
+    """Reductions of rows where entry i belongs to row `ids[i]`, one of `count`.
 
     On JAX the ids are an argument of compiled functions, and the count is part of these.
     """

@@ -131,7 +131,7 @@ def newton_search(
         stay = (seen.excess == 0) | seen.flat
         step = xp.where(near | halved, step, below / 2 + above / 2)
         step = xp.where(stay, 0.0, step)
-        at = s.at.moved(step).where(s.active, s.at)
+        at = s.at.stepped(step).where(s.active, s.at)
         narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
         stuck = (s.at.to(at) == 0) | ~(above - below > narrow)
         return Search(
@@ -166,7 +166,7 @@ def between(p: Problem, search: Search) -> Search:
     low = Place(p.over.max(xp.where(p.live & ~upper, at, -math.inf)), zero)
     high = Place(p.over.min(xp.where(upper, at, math.inf)), zero)
     if p.costs is None:
-        low, high = low.moved(half), high.moved(half)
+        low, high = low.stepped(half), high.stepped(half)
     return newton_search(p, _anew(search, low, high), _log_balance, bisections(p.x))
 
 
@@ -179,7 +179,7 @@ def _anew(search: Search, low: Place, high: Place) -> Search:
     """Return a search of the flat rows, from the middle of a bracket."""
     xp = namespace(search.last)
     zero, largest = xp.zeros_like(search.last), float(xp.finfo(search.last.dtype).max)
-    middle = low.moved(xp.clip(low.to(high), -largest, largest) / 2)
+    middle = low.stepped(xp.clip(low.to(high), -largest, largest) / 2)
     return search._replace(
         at=middle.where(search.flat, search.at),
         low=low,

@@ -1,4 +1,4 @@
-"""Array code for a row in blocks: what the solver writes down, computed a block at a time.
+"""Array code for a row in blocks: the solver's expressions, computed a block at a time.
 
 The solver works with whole arrays, and looks at a row only through its reductions. Here the arrays
 are expressions, and a reduction computes them block by block, in a pass of its own: slow, but by
@@ -15,7 +15,7 @@ import numpy as np
 from kofn.streaming.blocks import Blocks
 
 Context = dict[int, np.ndarray]
-"""What has been computed of a block: the results by the id of their expression."""
+"""The results for a block, by the id of their expression."""
 
 
 class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -31,10 +31,10 @@ class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def of(self, block: Context) -> np.ndarray:
         """Return the numbers of a block."""
-        found = block.get(id(self))
-        if found is None:
-            found = block[id(self)] = self.compute(block)
-        return found
+        numbers = block.get(id(self))
+        if numbers is None:
+            numbers = block[id(self)] = self.compute(block)
+        return numbers
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _applied(ufunc, inputs, options) if method == "__call__" else NotImplemented
@@ -46,8 +46,8 @@ class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
 def _applied(function: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> BlockArray:
     def compute(block: Context) -> np.ndarray:
         given = (each.of(block) if isinstance(each, BlockArray) else each for each in inputs)
-        found: np.ndarray = function(*given, **options)
-        return found
+        result: np.ndarray = function(*given, **options)
+        return result
 
     with np.errstate(all="ignore"):
         samples = (each.like if isinstance(each, BlockArray) else each for each in inputs)

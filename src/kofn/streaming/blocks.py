@@ -28,13 +28,13 @@ from kofn.arrays.kinds import (
 )
 
 BLOCK = 1 << 17
-"""Entries of a block: with what is computed of them, they stay in the caches of a processor."""
+"""Entries of a block: with the results for them, they stay in the caches of a processor."""
 
 R = TypeVar("R")
 
 
 class Source(Protocol):
-    """Entries in an order, some of which can be read at a time."""
+    """Entries in an order, to be read some at a time."""
 
     @property
     def size(self) -> int:
@@ -89,14 +89,14 @@ class Blocks:
         def work(part: Part, stop: int) -> tuple[R, int]:
             block = self._read(part, stop)
             with np.errstate(all="ignore"):
-                found = function(block, part), part.place + len(block)
+                result = function(block, part), part.place + len(block)
             self.sources[part.source].release(part.start, stop)
-            return found
+            return result
 
-        for found, done in _in_order(work, self._parts(first), _crew(self.size)):
+        for result, done in _in_order(work, self._parts(first), _crew(self.size)):
             if self.tell is not None:
                 self.tell(what, done, self.size)
-            yield found
+            yield result
 
     def run(self, what: str, function: Callable[[Array, Part], object]) -> None:
         """Call function(block, part) of all blocks."""
@@ -183,12 +183,12 @@ class Pages:
     """
 
     def __init__(self, array: np.memmap) -> None:
-        found: Any = getattr(array, "_mmap", None)
+        pages: Any = getattr(array, "_mmap", None)
         # Pages that are private to this process may have been written to.
-        if array.mode == "c" or not hasattr(found, "madvise"):
+        if array.mode == "c" or not hasattr(pages, "madvise"):
             self.file: Any = None
             return
-        self.file, first = found, np.frombuffer(found, np.uint8).ctypes.data
+        self.file, first = pages, np.frombuffer(pages, np.uint8).ctypes.data
         self.offset, self.size = array.ctypes.data - first, array.itemsize
 
     def release(self, start: int, stop: int) -> None:
@@ -213,8 +213,8 @@ def in_memory(block: Any) -> np.ndarray:
     """Return a block as a NumPy array, which shares its memory if it is there."""
     if is_torch(block):
         return block.numpy(force=True)  # of a view with the other sign, a copy
-    found: np.ndarray = block
-    return found
+    array: np.ndarray = block
+    return array
 
 
 class Shared(threading.local):

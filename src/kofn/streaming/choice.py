@@ -25,7 +25,7 @@ class Cut(NamedTuple):
     sketch: Sketch
 
     def weights(self, block: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of a block without those of the ties, and where these are."""
+        """Return the weights of a block without the ties', and where the ties are."""
         x = in_memory(block)
         playing = ~deleted(x)
         weights = ((x > self.score) & playing).astype(x.dtype)
@@ -35,15 +35,15 @@ class Cut(NamedTuple):
 
 
 def cut_of(blocks: Blocks, k: float) -> Cut:
-    """Return where the k-th largest score ends the choice."""
+    """Return the cut at the k-th largest score, which ends the choice."""
     sketch = sketch_of(blocks)
     if k >= sketch.top + sketch.live:
         return Cut(-math.inf, 0.0, sketch)
     if sketch.bad or k <= sketch.top:  # NaN has no place in the order
         return Cut(math.inf, k, sketch)
-    found = cut(sketch.bits, DIGIT, k, _Digits(blocks, sketch).histogram)
-    assert found is not None, "fewer scores than were counted"
-    key, left = found
+    ended = cut(sketch.bits, DIGIT, k, _Digits(blocks, sketch).histogram)
+    assert ended is not None, "fewer scores than were counted"
+    key, left = ended
     return Cut(float(scores_of(np.array([key]), sketch.bits)[0]), left, sketch)
 
 

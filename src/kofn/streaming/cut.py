@@ -1,7 +1,7 @@
 """Where a budget ends among the entries of a row that is never held as one array: no sort.
 
 Entries are bought from the greatest key down. The key of the first that does not fit is found
-digit by digit, by histograms of what the entries cost.
+digit by digit, by histograms of the entries' costs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 Histogram = Callable[[int, int, int], Sequence[float]]
 """(prefix, below, width) -> the costs of the entries whose key >> (below + width) is the prefix,
-by their next digit, of `width` bits. In the first digit that of the least key is 0.
+by their next digit, of `width` bits. In the first digit the least key's is 0.
 """
 
 
 def cut(bits: int, digit: int, budget: float, histogram: Histogram) -> tuple[int, float] | None:
-    """Return the key at which the budget ends, and what is left of it for entries with that key.
+    """Return the key at which the budget ends, and the rest of it for entries with that key.
 
     Keys are signed integers of so many bits; a digit has `digit` of them. None: everything fits.
     """
@@ -32,7 +32,7 @@ def cut(bits: int, digit: int, budget: float, histogram: Histogram) -> tuple[int
 
 
 def _ends(costs: Sequence[float], left: float, within: bool) -> tuple[int, float]:
-    """Return the digit in which the budget ends, −1 if in none, and what is left of it there.
+    """Return the digit in which the budget ends, −1 if in none, and the rest of it there.
 
     It ends `within` them if the sum of the same costs in another order says so: but for rounding
     errors, it is then spent on all of them, down to the last.

@@ -21,7 +21,7 @@ from kofn.streaming.threshold import Solved, solved
 Scores = Array | Sequence[Array]
 Progress = Callable[[str, int, int], None]
 WHOLE = "bool", "int", "uint"
-"""How the names of dtypes begin that hold a whole choice."""
+"""The beginnings of the names of dtypes that hold a whole choice."""
 
 
 def soft_topk_threshold(
@@ -92,9 +92,9 @@ def soft_topk(
     """
     blocks = _blocks(scores, progress)
     answer, into = _room(scores, out, blocks, whole=False)
-    found = _solved(blocks, k, link, temperature)
+    solved = _solved(blocks, k, link, temperature)
 
-    deque(write_weights(found, blocks, into), maxlen=0)
+    deque(write_weights(solved, blocks, into), maxlen=0)
     return answer
 
 
@@ -123,13 +123,13 @@ def hard_topk(
     blocks = _blocks(scores, progress)
     number = check_k(k, blocks.size)
     answer, into = _room(scores, out, blocks, whole=number == int(number))
-    found = cut_of(blocks, number)
-    if found.sketch.bad and any(dtype_name(each) not in FLOATS for each in each_of(answer)):
+    cut = cut_of(blocks, number)
+    if cut.sketch.bad and any(dtype_name(each) not in FLOATS for each in each_of(answer)):
         raise ValueError(
             f"out must have dtype {', '.join(FLOATS)}, because scores are NaN, and so are their "
-            f"weights; {found.sketch.bad} of {blocks.size} are"
+            f"weights; {cut.sketch.bad} of {blocks.size} are"
         )
-    deque(write_choice(found, found.left, blocks, into), maxlen=0)
+    deque(write_choice(cut, cut.left, blocks, into), maxlen=0)
     return answer
 
 
@@ -141,7 +141,7 @@ def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) ->
         k: an integer in [0, n].
 
     Returns:
-        An array of int64: places in the row, which are those in `scores.ravel()`, or in all arrays
+        An array of int64: places in the row, as in `scores.ravel()`, or in all arrays
         of a list one after another. Equal scores are chosen from the first on. −inf is never
         chosen, so there may be fewer than k.
 
@@ -155,10 +155,10 @@ def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) ->
         array([2, 3])
     """
     blocks = _blocks(scores, progress)
-    found = cut_of(blocks, float(check_count(k, blocks.size)))
-    if found.sketch.bad:
-        raise ValueError(f"scores must not be NaN; {found.sketch.bad} of {blocks.size} are")
-    return indices_of(found, blocks)
+    cut = cut_of(blocks, float(check_count(k, blocks.size)))
+    if cut.sketch.bad:
+        raise ValueError(f"scores must not be NaN; {cut.sketch.bad} of {blocks.size} are")
+    return indices_of(cut, blocks)
 
 
 def _solved(blocks: Blocks, k: Any, link: LinkName | Link, temperature: Any) -> Solved:

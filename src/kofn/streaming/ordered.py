@@ -44,14 +44,14 @@ def topk(
     Example:
         >>> import numpy as np
         >>> from kofn import streaming
-        >>> found = streaming.topk([np.array([2.0, 1.0]), np.array([5.0, 2.0])], 3)
-        >>> found.values, found.indices
+        >>> best = streaming.topk([np.array([2.0, 1.0]), np.array([5.0, 2.0])], 3)
+        >>> best.values, best.indices
         (array([5., 2., 2.]), array([2, 0, 3]))
     """
     arrays = _checked(x, integers=True)
     if len({dtype_name(each) for each in arrays}) > 1:
-        found = ", ".join(sorted({dtype_name(each) for each in arrays}))
-        raise TypeError(f"x must have arrays of one dtype; got {found}")
+        dtypes = ", ".join(sorted({dtype_name(each) for each in arrays}))
+        raise TypeError(f"x must have arrays of one dtype; got {dtypes}")
     blocks = blocks_of(arrays, check_progress(progress))
     k, end = check_count(k, blocks.size), check_flag("largest", largest)
     dtype = _dtype_of(arrays[0]) if arrays else np.dtype(np.float64)
@@ -98,11 +98,11 @@ def quantile(
     blocks = blocks_of(arrays, check_progress(progress))
     row = _Row(arrays, Ranks(blocks), progress)
     if not row.numbers.size or (row.numbers.missing and not ignore_nan):
-        found = np.full(of.q.shape, math.nan)
+        answers = np.full(of.q.shape, math.nan)
     else:
         with np.errstate(all="ignore"):
-            found = np.asarray(quantiles(row, of))
-    return found.reshape(np.shape(q)) if framework(q) else float(found[0])
+            answers = np.asarray(quantiles(row, of))
+    return answers.reshape(np.shape(q)) if framework(q) else float(answers[0])
 
 
 class _Row:

@@ -1,6 +1,6 @@
 """The weights of one row in two steps that can be interrupted: find θ, then write block by block.
 
-What is known between two blocks is a `State` of plain values, which can be stored as JSON.
+Between two blocks, the state is a `State` of plain values, which can be stored as JSON.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ State = dict[str, Any]
 
 
 def soft(blocks: Blocks, k: float, temperature: float, link: Link) -> State:
-    """Return what is known of a row before its soft weights are written; "theta" is θ."""
-    found = solved(blocks, k, temperature, link.inner)
-    numbers = {"k": k, "temperature": found.temperature, "high": found.at.high, "low": found.at.low}
-    return {**numbers, "theta": found.theta, **_of_sketch(found.row.sketch)}
+    """Return the state of a row before its soft weights are written; "theta" is θ."""
+    row = solved(blocks, k, temperature, link.inner)
+    numbers = {"k": k, "temperature": row.temperature, "high": row.at.high, "low": row.at.low}
+    return {**numbers, "theta": row.theta, **_of_sketch(row.row.sketch)}
 
 
 def hard(blocks: Blocks, k: float) -> State:
-    """Return what is known of a row before its hard choice is written."""
-    found = cut_of(blocks, k)
-    return {"score": found.score, "left": found.left, **_of_sketch(found.sketch)}
+    """Return the state of a row before its hard choice is written."""
+    cut = cut_of(blocks, k)
+    return {"score": cut.score, "left": cut.left, **_of_sketch(cut.sketch)}
 
 
 def write(
@@ -49,8 +49,8 @@ def write(
         return
     row = BlockRow(blocks, sketch, link.inner)
     spot = Spot(state["high"], state["low"])
-    found = Solved(row, state["k"], state["temperature"], spot)
-    for done in write_weights(found, blocks, [into], first):
+    solution = Solved(row, state["k"], state["temperature"], spot)
+    for done in write_weights(solution, blocks, [into], first):
         yield done, state
 
 

@@ -1,4 +1,4 @@
-"""What the first pass over a row in blocks tells: its extremes, and how many scores are where.
+"""The sketch of a row, by the first pass over its blocks: extremes, and counts of scores by place.
 
 A histogram by the first 16 bits of the scores says where each of them is to a part in 128. From it
 follow a start for the search of θ, a bracket, and the first digit of the score where a hard choice
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kofn import kernels
+from kofn.arrays.keys import keys_of, numbers_of
 from kofn.arrays.kinds import Array, deleted
 from kofn.links.link import Link
 from kofn.streaming.blocks import Blocks, Part, Shared, added, in_memory
@@ -45,8 +46,8 @@ def sketch_of(blocks: Blocks) -> Sketch:
     def see(block: Array, _: Part) -> np.ndarray:
         x = in_memory(block)
         count(x, shared.counts, 0, bits - DIGIT, DIGIT)
-        found: np.ndarray = (_full_statistics if compiled is None else compiled.full_statistics)(x)
-        return found
+        look: np.ndarray = (_full_statistics if compiled is None else compiled.full_statistics)(x)
+        return look
 
     least, greatest, numbers = np.inf, -np.inf, np.zeros(3, np.int64)
     for seen in blocks.each("survey", see):
@@ -82,23 +83,13 @@ def count(x: np.ndarray, counts: np.ndarray, prefix: int, below: int, width: int
     counts += np.bincount(digits, minlength=1 << width)
 
 
-def keys_of(x: np.ndarray) -> np.ndarray:
-    """Return signed integers in the order of the scores; 0 and −0 have the same."""
-    whole = np.dtype(f"i{x.itemsize}")
-    keys = (x + 0.0).view(whole)
-    return keys ^ ((keys >> (8 * x.itemsize - 1)) & np.iinfo(whole).max)
-
-
 def scores_of(keys: np.ndarray, bits: int) -> np.ndarray:
     """Return the scores of signed keys."""
-    whole = np.dtype(f"i{bits // 8}")
-    keys = keys.astype(whole)
-    keys = keys ^ ((keys >> (bits - 1)) & np.iinfo(whole).max)
-    return keys.view(f"f{bits // 8}")
+    return numbers_of(keys.astype(f"i{bits // 8}"), f"float{bits}")
 
 
 class Bins(NamedTuple):
-    """A row of float64 scores, each of which stands for many: what is known from a sketch."""
+    """A row of float64 scores, each of which stands for many: a sketch as a row."""
 
     values: np.ndarray
     counts: np.ndarray
@@ -131,15 +122,15 @@ class Bins(NamedTuple):
         """Return the sums of both tails apart, with their slopes."""
         upper, tail, density = how.link.tails(self._z(theta, rest, how))
         below, above = self.counts * ~upper, self.counts * upper
-        found = below @ tail, below @ density, above @ tail, above @ density
-        return float(found[0]), float(found[1]), float(found[2]), float(found[3])
+        sums = below @ tail, below @ density, above @ tail, above @ density
+        return float(sums[0]), float(sums[1]), float(sums[2]), float(sums[3])
 
     def _z(self, theta: float, rest: float, how: Equation) -> np.ndarray:
         return np.clip(((self.values - theta) - rest) / how.temperature, -1e150, 1e150)
 
 
 def guess(sketch: Sketch, k: float, temperature: float, link: Link) -> tuple[float, float, float]:
-    """Return (start, low, high) for θ, of which k of the finite scores are to be chosen.
+    """Return (start, low, high) for the θ by which k of the finite scores are chosen.
 
     In the bracket every score is at an end of its bin: θ grows with the scores.
     """

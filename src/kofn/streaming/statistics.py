@@ -89,13 +89,13 @@ class Best:
         """Return the numbers of a block that may be among the best, and their places in the row."""
         bound = self.bound
         if bound is None:
-            found = topk(x, min(self.k, len(x)), largest=self.largest).indices
-            found = np.sort(found)
+            places = topk(x, min(self.k, len(x)), largest=self.largest).indices
+            places = np.sort(places)
         elif self.largest:
-            found = np.flatnonzero(~(x <= bound) & (bound == bound))  # NaN is the largest
+            places = np.flatnonzero(~(x <= bound) & (bound == bound))  # NaN is the largest
         else:
-            found = np.flatnonzero((x < bound) | ((bound != bound) & (x == x)))
-        return x[found], place + found
+            places = np.flatnonzero((x < bound) | ((bound != bound) & (x == x)))
+        return x[places], place + places
 
     def add(self, values: np.ndarray, places: np.ndarray) -> None:
         """Take numbers of the next block."""
@@ -112,10 +112,10 @@ class Best:
     def _shrink(self) -> None:
         values, places = (np.concatenate(parts) for parts in zip(*self.kept, strict=True))
         # Equal numbers stand in the order of their places, which topk keeps.
-        found = topk(values, min(self.k, len(values)), largest=self.largest)
-        self.kept, self.size = [(found.values, places[found.indices])], len(found.values)
+        best = topk(values, min(self.k, len(values)), largest=self.largest)
+        self.kept, self.size = [(best.values, places[best.indices])], len(best.values)
         if self.k and self.size == self.k:
-            self.bound = found.values[-1]
+            self.bound = best.values[-1]
 
 
 class Ranks:
@@ -144,7 +144,7 @@ class Ranks:
     def of(self, ranks: np.ndarray) -> np.ndarray:
         """Return the numbers of these ranks, 0 for the smallest, all in [0, size)."""
         groups = [_Group(0, np.asarray(ranks, np.int64), np.arange(len(ranks)))]
-        found = np.zeros(len(ranks), np.float64)
+        answers = np.zeros(len(ranks), np.float64)
         below, counts = self.bits, [self.counts]
         while True:
             width = below if below < DIGIT else DIGIT
@@ -155,12 +155,12 @@ class Ranks:
             below -= width
             if below == 0:
                 for group in groups:
-                    found[group.which] = self._scores(np.array([group.prefix]))[0]
-                return found
+                    answers[group.which] = self._scores(np.array([group.prefix]))[0]
+                return answers
             if sum(group.size for group in groups) <= FEW:
                 for group, numbers in zip(groups, self._kept(groups, below), strict=True):
-                    found[group.which] = np.sort(numbers)[group.ranks]
-                return found
+                    answers[group.which] = np.sort(numbers)[group.ranks]
+                return answers
             parts = (groups[i : i + MOST] for i in range(0, len(groups), MOST))
             counts = [each for part in parts for each in self._pass(part, below)]
 
@@ -207,22 +207,22 @@ class _Group(NamedTuple):
     size: int = 0  # how many numbers these are
 
     def parts(self, counts: np.ndarray, first: bool) -> list[_Group]:
-        """Return the groups of the next digit, of which the numbers are counted."""
+        """Return the groups of the next digit, whose numbers are counted."""
         ends = np.cumsum(counts)
         digits = np.searchsorted(ends, self.ranks, side="right")
         width = len(counts).bit_length() - 1
-        found = []
+        groups = []
         for digit in np.unique(digits):
             here = digits == digit
             before = int(ends[digit] - counts[digit])
             offset = int(digit) - (1 << (width - 1)) if first else int(digit)
             prefix = (self.prefix << width) + offset
             size = int(counts[digit])
-            found.append(_Group(prefix, self.ranks[here] - before, self.which[here], size))
-        return found
+            groups.append(_Group(prefix, self.ranks[here] - before, self.which[here], size))
+        return groups
 
 
 def _numbers(x: np.ndarray) -> np.ndarray:
-    """Return what is no NaN."""
+    """Return the numbers without the NaN."""
     missing = np.isnan(x)
     return x[~missing] if missing.any() else x

@@ -26,7 +26,7 @@ they take e to the power of both sides of that number apart, which might overflo
 
 
 class Spot(NamedTuple):
-    """θ of an inner link as two floats, of which the type of the scores holds the first."""
+    """θ of an inner link as two floats; the type of the scores holds the first."""
 
     high: float
     low: float
@@ -70,8 +70,8 @@ class BlockRow:
             return see(block, at, how.temperature)
 
         total = np.zeros(4)
-        for found in self.blocks.each("threshold", one):
-            total += found
+        for sums in self.blocks.each("threshold", one):
+            total += sums
         tails, above, weight, count = total.tolist()
         signed = tails - 2 * above
         self.last = Sums(count - self.sketch.top, signed, tails, weight, weight)
@@ -125,8 +125,8 @@ class BlockRow:
         upper, tail, density = self._tails(block, at, temperature)
         xp = namespace(tail)
         above = xp.where(upper, tail, 0.0)
-        found = (xp.sum(each, dtype=xp.float64) for each in (tail, above, density, upper))
-        return [float(each) for each in found]
+        sums = (xp.sum(each, dtype=xp.float64) for each in (tail, above, density, upper))
+        return [float(each) for each in sums]
 
     def _tails(self, block: Array, at: Spot, temperature: float) -> tuple[Array, Array, Array]:
         """Return F > ½, the smaller tail and F′ of a block, 0 where a score is masked."""

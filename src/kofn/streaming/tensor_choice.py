@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kofn.arrays.keys import keys_of
 from kofn.streaming.cut import cut
 from kofn.streaming.tensors import Chunk, Pieces, parts, wide
 
@@ -19,14 +20,15 @@ DIGIT = 11
 """Bits per pass; a histogram has 2¹¹ places."""
 
 SLACK = 1e-12
-"""What part of the budget may be spent beyond it: the rounding errors of sums of costs."""
+"""The part of the budget that may be spent beyond it: the rounding errors of sums of costs."""
 
 
 def choose(pieces: Pieces, budget: float) -> list[Tensor]:
     """Return which entries are bought, as boolean tensors. With costs of 1, that is the top k.
 
-    Equal densities are bought in the order of the tensors, and within one in that of the processes.
-    Costs that sum to the budget but for rounding errors fit. A NaN counts as the greatest number.
+    Equal densities are bought in the order of the tensors, and within one in the order of the
+    processes. Costs that sum to the budget but for rounding errors fit. A NaN counts as the
+    greatest number.
     """
     has_costs = any(isinstance(cost, Tensor) or cost != pieces.costs[0] for cost in pieces.costs)
     ended = _cut(pieces, budget * (1 + SLACK), has_costs)
@@ -53,7 +55,7 @@ def choose(pieces: Pieces, budget: float) -> list[Tensor]:
 
 
 def _starts(pieces: Pieces, ended: tuple[int, float], has_costs: bool) -> list[float]:
-    """Return what is left of the budget for the ties of each tensor in this process."""
+    """Return the rest of the budget for the ties of each tensor in this process."""
     (key, left), number, over = ended, len(pieces.tensors), pieces.over
     costs, own = [0.0] * (over.size * number), over.rank * number
     for place, (x, cost) in enumerate(zip(pieces.tensors, pieces.costs, strict=True), own):
@@ -61,12 +63,12 @@ def _starts(pieces: Pieces, ended: tuple[int, float], has_costs: bool) -> list[f
             tied = _keys(Chunk(wide(part), price), has_costs) == key
             costs[place] += _spent(tied, price)
     costs = over.sum(costs)
-    found = []
+    rests = []
     for place in range(number):
         column = costs[place::number]
-        found.append(left - sum(column[: over.rank]))
+        rests.append(left - sum(column[: over.rank]))
         left -= sum(column)
-    return found
+    return rests
 
 
 def _spent(tied: Tensor, cost: float | Tensor) -> float:
@@ -92,12 +94,12 @@ def _first(tied: Tensor, cost: float | Tensor, number: int, left: float) -> tupl
 
 
 def _cut(pieces: Pieces, budget: float, has_costs: bool) -> tuple[int, float] | None:
-    """Return the density, as a key, at which the budget ends, and what is left of it for ties."""
+    """Return the density, as a key, at which the budget ends, and the rest of it for ties."""
     bits = 64 if has_costs or any(x.dtype == torch.float64 for x in pieces.tensors) else 32
 
     def histogram(prefix: int, below: int, width: int) -> Sequence[float]:
-        found = _histogram(pieces, has_costs, prefix, below, width, signed=below + width == bits)
-        return pieces.over.sum(found)
+        costs = _histogram(pieces, has_costs, prefix, below, width, signed=below + width == bits)
+        return pieces.over.sum(costs)
 
     return cut(bits, DIGIT, budget, histogram)
 
@@ -107,7 +109,7 @@ def _histogram(
 ) -> Sequence[float]:
     """Return the costs of the entries whose key starts with `prefix`, by its next digit."""
     size = 1 << width
-    found = torch.zeros(size, dtype=torch.float64, device=pieces.tensors[0].device)
+    costs = torch.zeros(size, dtype=torch.float64, device=pieces.tensors[0].device)
     for chunk in pieces.chunks():
         keys = _keys(chunk, has_costs)
         digits = keys >> below
@@ -119,18 +121,14 @@ def _histogram(
         c = chunk.cost
         if isinstance(c, Tensor):
             c = c.double() if signed else c.double()[among]
-            found += torch.bincount(digits, c, minlength=size).to(found)
+            costs += torch.bincount(digits, c, minlength=size).to(costs)
         else:
-            found += torch.bincount(digits, minlength=size).to(found) * c
-    numbers: list[float] = found.tolist()
+            costs += torch.bincount(digits, minlength=size).to(costs) * c
+    numbers: list[float] = costs.tolist()
     return numbers
 
 
 def _keys(chunk: Chunk, has_costs: bool) -> Tensor:
     """Return integers in the order of the densities; 0 and −0 are equal, NaN is the greatest."""
     x = chunk.x.double() / chunk.cost if has_costs else chunk.x
-    x = torch.nan_to_num(x, math.nan, math.inf, -math.inf) + 0.0
-    whole = torch.int64 if x.dtype == torch.float64 else torch.int32
-    bits = x.view(whole)
-    top = torch.iinfo(whole).max
-    return (bits ^ ((bits >> (64 if whole == torch.int64 else 32) - 1) & top)).long()
+    return keys_of(torch.nan_to_num(x, math.nan, math.inf, -math.inf)).long()

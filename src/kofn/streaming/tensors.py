@@ -29,7 +29,7 @@ FARTHEST = 1e300
 """θ is not looked for beyond, where ends of a bracket have overflowed."""
 
 Cost = float | Tensor
-"""What an entry costs: one number for a tensor, or a tensor of the same shape."""
+"""The costs of entries: one number for a tensor, or a tensor of the same shape."""
 
 
 class Over(Protocol):
@@ -195,7 +195,7 @@ def standardized(chunk: Chunk, theta: float, temperature: float) -> Tensor:
 
 
 EXACT = 1e-8
-"""What part of a temperature θ may be off: less than the rounding of z."""
+"""The part of a temperature by which θ may be off: less than the rounding of z."""
 
 
 def _capped(z: Tensor, shift: float, temperature: float) -> Tensor:
@@ -229,10 +229,10 @@ def _sums(chunk: Chunk, theta: float, how: Equation) -> list[float]:
     signed = torch.where(upper, -tail, tail)
     if not isinstance(c, Tensor):
         total = density.sum()
-        found = (torch.count_nonzero(upper), signed.sum(), tail.sum(), total, total)
+        sums = (torch.count_nonzero(upper), signed.sum(), tail.sum(), total, total)
     else:
         spent = density * c
-        found = (
+        sums = (
             torch.where(upper, c, 0.0).sum(dtype=torch.float64),
             (signed * c).sum(),
             (tail * c).sum(),
@@ -240,5 +240,5 @@ def _sums(chunk: Chunk, theta: float, how: Equation) -> list[float]:
             (spent * c).sum(),
         )
     if upper.device.type == "cpu":
-        return [float(number) for number in found]
-    return torch.stack([number.double() for number in found]).tolist()
+        return [float(number) for number in sums]
+    return torch.stack([number.double() for number in sums]).tolist()

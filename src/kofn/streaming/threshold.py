@@ -61,7 +61,7 @@ def solved(blocks: Blocks, k: float, temperature: float, link: Link) -> Solved:
         return Solved(row, k, temperature, Spot(closed, 0.0))
     equation = Equation(row, k - sketch.top, float(sketch.live), temperature, link)
     with np.errstate(all="ignore"):
-        return Solved(row, k, temperature, _found(row, equation))
+        return Solved(row, k, temperature, _theta_by_sketch(row, equation))
 
 
 def _closed(sketch: Sketch, k: float) -> float | None:
@@ -73,7 +73,7 @@ def _closed(sketch: Sketch, k: float) -> float | None:
     return -math.inf if k >= sketch.top + sketch.live else None
 
 
-def _found(row: BlockRow, equation: Equation) -> Spot:
+def _theta_by_sketch(row: BlockRow, equation: Equation) -> Spot:
     """Return θ by Newton's method from the sketch, or else of the few scores that it depends on."""
     start, low, high = row.bracket(equation)
     start = min(max(start, low), high)
@@ -148,7 +148,7 @@ class _Kept:
 
 
 class Weighted(DenseRows):
-    """Reductions of a row of which entry i stands for `numbers[i]` entries."""
+    """Reductions of a row where entry i stands for `numbers[i]` entries."""
 
     def __init__(self, numbers: np.ndarray) -> None:
         self.numbers = numbers
@@ -165,7 +165,7 @@ def _reach(row: BlockRow, equation: Equation) -> tuple[float, float] | None:
     ends = [float(row.link.quantile(np.asarray(q))) for q in (0.0, 1.0)]
     if not all(map(math.isfinite, ends)) and not isinstance(row.link, BuiltIn):
         return None  # no bound is known for its tails
-    # Those of the built-in links fall by e per temperature, or faster.
+    # The tails of the built-in links fall by e per temperature, or faster.
     fewest = min(equation.budget, equation.total - equation.budget, 1.0)
     far = 45 + math.log(equation.total) - math.log(fewest)
     first, last = (end if math.isfinite(end) else far for end in ends)
@@ -194,8 +194,8 @@ def _finite(block: Any) -> np.ndarray:
 def _solution(x: Any, k: float, equation: Equation, over: Any, row: BlockRow) -> Spot:
     """Return θ by the solver, in float64."""
     number, scale, link = np.asarray(k), np.asarray(equation.temperature), equation.link
-    found = solve(x, number, scale, link, over)
+    pair = solve(x, number, scale, link, over)
     if link.capped is not False:
-        found = at_end(x, number, scale, link, *found, over)
-    place = Place(found[0], np.zeros(())).moved(found[1])
+        pair = at_end(x, number, scale, link, *pair, over)
+    place = Place(pair[0], np.zeros(())).stepped(pair[1])
     return spot(float(place.anchor), float(place.offset), row.blocks)

@@ -56,7 +56,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     play = (y != -math.inf) & ~closed
     distance = (xp.where(play, y, 0.0) - hi[..., None]) - lo[..., None]
     size = xp.where(distance > 0, distance, -distance)
-    # Far enough a coin is certain. What it costs to fall the other way is still its distance.
+    # Far enough a coin is certain. Its distance stays the cost of falling the other way.
     value, limit = stop_gradient(distance), far(xp.finfo(y.dtype))
     beyond = xp.where(value > 0, scalar(y, limit), -limit)
     z = xp.where(play, xp.where(xp.abs(value) < limit, distance, beyond), -math.inf)
@@ -172,7 +172,7 @@ def _or_nan(rows: Rows, per_row: Array) -> Array:
 
 
 def _entries_or_nan(rows: Rows, per_entry: Array, sure: float = 0.0) -> Array:
-    """Fill in what is settled, constants that may carry any cotangent: `sure`, 0 and NaN."""
+    """Fill in settled entries, constants that may carry any cotangent: `sure`, 0 and NaN."""
     xp = namespace(per_entry)
     settled = xp.where(rows.must, scalar(per_entry, sure), 0.0)
     answer = xp.where(rows.z == -math.inf, settled, per_entry)

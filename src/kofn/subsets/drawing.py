@@ -21,5 +21,5 @@ def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
         from kofn.subsets.torch_sampling import draw as operator
 
         return operator(z, k, uniforms)  # type: ignore[arg-type]  # of torch, as z
-    found = heads(z, k, uniforms)
-    return found if shape else divided_as(found, like)
+    drawn = heads(z, k, uniforms)
+    return drawn if shape else divided_as(drawn, like)

@@ -37,13 +37,13 @@ def fit(target: Array, k: Array, precise: float) -> Array:
         rows = conditional_bernoulli.rows_of(full(y), k)
         pi = xp.where(inside, conditional_bernoulli.marginals(rows), 0.5)
         weight = xp.where(inside, pi * (1 - pi), 0.0)
-        gap = xp.where(inside, wanted - _log_odds(pi), 0.0)
-        gap = xp.where(weight > 0, gap, 0.0)
+        miss = xp.where(inside, wanted - _log_odds(pi), 0.0)
+        miss = xp.where(weight > 0, miss, 0.0)
         total = inner(weight, xp.ones_like(weight))
-        mean = inner(weight, gap) / xp.where(total > 0, total, 1.0)
-        step = _solved(rows, xp.where(inside, weight * (gap - mean), 0.0), weight)
+        mean = inner(weight, miss) / xp.where(total > 0, total, 1.0)
+        step = _solved(rows, xp.where(inside, weight * (miss - mean), 0.0), weight)
         # No further than the odds are off at most: far from the answer Newton overshoots.
-        most = xp.max(xp.abs(gap - mean), axis=-1)
+        most = xp.max(xp.abs(miss - mean), axis=-1)
         size = xp.max(xp.abs(step), axis=-1)
         scale = xp.where(size > 2 * most, 2 * most / xp.where(size > 0, size, 1.0), 1.0)
         error = xp.max(xp.abs(pi - xp.where(inside, target, 0.5)), axis=-1)
@@ -62,7 +62,7 @@ def _log_odds(p: Array) -> Array:
 def _solved(rows: conditional_bernoulli.Rows, right: Array, weight: Array) -> Array:
     """Solve H d = right for d to half the digits, preconditioned by the diagonal `weight`.
 
-    Newton's next round finds the rest; beyond, what is left may be rounding of H.
+    Newton's next round finds the rest; beyond, the rest may be rounding of H.
     """
     xp = namespace(right)
     some = weight > 0

@@ -1,6 +1,6 @@
 """Marginals of k-subsets for JAX, with derivatives of any order, from two primitives.
 
-The tangent of marginals is the covariance of the coins times that of the logits, which is its own
+The tangent of marginals is the covariance of the coins times the logits' tangent, and its own
 transpose. Derivatives of the covariance come from array code.
 """
 

@@ -1,8 +1,8 @@
 """Marginals and log Z of rows in several processes, by the quadrature of `quadrature.py`.
 
 Its nodes depend on sums over a row, and each rank's coins make a factor of the characteristic
-function: two numbers per node, of which the ranks' products are sums of logarithms and phases.
-Plain differentiable code: derivatives of any order are those of these lines.
+function: two numbers per node, whose products over ranks are sums of logarithms and phases.
+Plain differentiable code: these lines have derivatives of any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kofn.subsets.quadrature import Spectrum
 
 
 class Placed(NamedTuple):
-    """Coins that fall heads k times on average, and what is summed over whole rows."""
+    """Coins that fall heads k times on average, and their sums over whole rows."""
 
     statistics: Statistics
     rows: Any  # Rows, of tensors
@@ -109,9 +109,9 @@ def _spectrum(at: Placed, over: GroupRows) -> tuple[Any, Tensor, Tensor]:
     sizes, phases = zip(
         *(quadrature.logs_of(at.coin, one) for one in map(quadrature.Node, *node)), strict=True
     )
-    found = torch.stack(over.sums(*sizes, *phases))
-    found = found.reshape(2, len(sizes), *found.shape[1:])
+    logs = torch.stack(over.sums(*sizes, *phases))
+    logs = logs.reshape(2, len(sizes), *logs.shape[1:])
     excess = torch.where(at.theta.isfinite(), at.above - at.rows.k + at.tilt, 0.0)
-    angle = found[1] + node.angle[..., 0] * excess
-    size = node.weight[..., 0] * torch.exp(found[0] / 2)
+    angle = logs[1] + node.angle[..., 0] * excess
+    size = node.weight[..., 0] * torch.exp(logs[0] / 2)
     return node, size * torch.cos(angle), size * torch.sin(angle)

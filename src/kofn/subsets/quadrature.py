@@ -5,14 +5,14 @@ function Π_i t_i(ω), t_i = q_i + p_i e^{iω}, and Pr(N = k) is its Fourier coe
 L nodes ω = 2πh/L. Given N = k, the coins are the k-subset distribution with logits z. Entries
 with z = −inf are excluded.
 
-Everything is written around p, so that what is added up is small and float32 keeps its digits:
+Everything is written around p, so that terms are small and float32 keeps its digits:
 
     w = pq,   r = q − p,   D = |t|² = 1 − 2w(1 − cos ω)
     log t = ½ log D + i(pω + φ)                φ, the phase beyond its mean, is of third order
     ∂ log t/∂z − iwω, and so Pr(heads given N = k) − p, from a = w(−r(1 − cos ω) + i sin ω)/D
 
 Real arithmetic throughout; p and q by the smaller of them, the tail. docs/subsets.md derives it.
-Plain differentiable code: derivatives of any order are those of these lines. The grid of nodes
+Plain differentiable code: these lines have derivatives of any order. The grid of nodes
 is a constant of it, since any grid that is fine enough gives the same sum.
 """
 

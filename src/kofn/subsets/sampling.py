@@ -84,11 +84,11 @@ def _joined(level: Groups, size: int) -> Groups:
     window = window_of(size, dtype_name(mean) == "float64")
     if window >= size + 1:
         return Groups(probability, start, mean)
-    moved = xp.clip(xp.round(mean) - window // 2, 0, size + 1 - window)
-    at = (moved - start) + arange(mean, window).reshape((window,) + (1,) * mean.ndim)
+    shifted = xp.clip(xp.round(mean) - window // 2, 0, size + 1 - window)
+    at = (shifted - start) + arange(mean, window).reshape((window,) + (1,) * mean.ndim)
     inside = (at >= 0) & (at < probability.shape[0])
-    found = take_along_first(probability, xp.where(inside, at, 0.0))
-    return Groups(xp.where(inside, found, 0.0), moved, mean)
+    parts = take_along_first(probability, xp.where(inside, at, 0.0))
+    return Groups(xp.where(inside, parts, 0.0), shifted, mean)
 
 
 def _without_dust(probability: Array) -> Array:

@@ -16,14 +16,14 @@ from kofn.subsets import routes
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
     """Draw as `kofn.subsets.routes.heads`."""
-    found: Any = (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
-    return found
+    drawn: Any = (routes.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
+    return drawn
 
 
 @torch.library.custom_op("kofn::subset_heads", mutates_args=())
 def heads(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    found: Any = routes.heads(z, k, uniforms)
-    return found.clone()
+    drawn: Any = routes.heads(z, k, uniforms)
+    return drawn.clone()
 
 
 @heads.register_fake

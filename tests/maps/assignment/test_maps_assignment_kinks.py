@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kofn import soft_assignment
+from kofn import links, soft_assignment
 from pairs import pairwise
 from support import BOUNDED, LINKS
 
@@ -118,3 +118,25 @@ def test_jax_has_the_same_derivatives():
     found = jax.grad(of, (0, 1, 2))(*(jax.numpy.asarray(each.numpy()) for each in (x, k, c)))
     for one, other in zip(found, wanted, strict=True):
         assert np.abs(np.asarray(one) - other.numpy()).max() < 1e-9
+
+
+@pytest.mark.parametrize("link", [links.linear, links.entmax(2.0)], ids=str)
+def test_scores_at_an_end_of_the_support_count_as_outside(link):
+    """Two entries of this matrix are there; counted as inside, their slopes were of no place."""
+    x = torch.tensor([[0.0, 1, -2, 0], [1, -1, 2, 0], [2, 0, 0, 1]], dtype=torch.float64)
+    mask = torch.tensor([[True] * 4, [True, True, False, True], [True] * 4])
+    outwards = torch.zeros_like(x)
+    outwards[0, 0] = outwards[2, 3] = -1e-6
+    rng = torch.Generator().manual_seed(0)
+    v = torch.randn(3, 4, dtype=torch.float64, generator=rng)
+
+    def slopes(x):
+        x = x.clone().requires_grad_()
+        found = soft_assignment(x, torch.tensor([2.0, 1, 1]).double(), 1.0, link=link, mask=mask)
+        return found.detach(), torch.autograd.grad((found * v).sum(), x)[0]
+
+    (here, slope), (nearby, wanted) = slopes(x), slopes(x + outwards)
+    assert (here[0, 0], here[2, 3]) == (0, 0)
+    assert (here - nearby).abs().max() < 1e-12
+    assert (slope - wanted).abs().max() < 1e-9
+    assert wanted.abs().max() > 0.1

@@ -1,1 +1,1 @@
-"""What JAX makes of a declaration, and how it finds θ."""
+"""Declared operations on JAX, and how it finds θ."""

@@ -1,9 +1,9 @@
 """Kernels for rows with an alpha each, in a JAX program: by the kind of the link of each row.
 
-Kernels take an alpha per row. Those of 1, 1.5 and 2 have links of their own, and kernels serve none
-that is nearer to 1, or above 2. Only the running program knows which there are, and shapes may not
-depend on them: so of each kind that there is all rows are computed, and those of the kind are kept.
-In nearly all calls that is one kind. A row's answer does not depend on the others.
+Kernels take an alpha per row. Alphas of 1, 1.5 and 2 have links of their own, and kernels serve
+none that is nearer to 1, or above 2. Only the running program knows which there are, and shapes may
+not depend on them: so for each kind that occurs all rows are computed, and its own rows are kept.
+Nearly all calls have one kind. A row's answer does not depend on the others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 def in_kinds(operator: Operator, place: int) -> Operator:
     """Return the operator of rows of any alphas, by one of rows of a kind.
 
-    That has the kind by its settings: a special alpha as their number, or none. `place` is that of
-    alpha among the arguments.
+    The latter has the kind by its settings: a special alpha as their number, or none. `place` is
+    alpha's among the arguments.
     """
     alone = operator._replace(name=f"{operator.name}_of_a_kind")
 
@@ -35,7 +35,8 @@ def in_kinds(operator: Operator, place: int) -> Operator:
             alpha = arrays[place]
             general = is_general(alpha)
             kinds = numpy.stack([general, *(alpha == number for number in SPECIAL_ALPHA)])
-            # What kernels do not serve must not reach them, in a row that is not kept either.
+            # Alphas that kernels do not serve must not reach them, not even in a row that is not
+            # kept.
             usual = [*arrays[:place], numpy.where(general, alpha, GENERAL), *arrays[place + 1 :]]
             runs: list[Callable[..., Any]] = [
                 partial(bind, alone, *usual, settings=settings._replace(number=number))
@@ -43,16 +44,16 @@ def in_kinds(operator: Operator, place: int) -> Operator:
             ]
 
             def of_several() -> Any:
-                found = [numpy.zeros_like(arrays[i]) for i in operator.like]
+                answers = [numpy.zeros_like(arrays[i]) for i in operator.like]
                 for mine, run in zip(kinds, runs, strict=True):
-                    found = _where_any(mine, run, found)
-                return found
+                    answers = _where_any(mine, run, answers)
+                return answers
 
             of_one = kinds.reshape(len(runs), -1).all(-1)
             which = numpy.where(of_one.any(), numpy.argmax(of_one), len(runs))
-            found = lax.switch(which, [*runs, of_several])
+            answers = lax.switch(which, [*runs, of_several])
             plain = partial(operator.plain, *arrays, settings=settings, grouped=True)
-            return _where_any(~kinds.any(0), plain, found)
+            return _where_any(~kinds.any(0), plain, answers)
 
         return mlir.lower_fun(dealt, multiple_results=True)(site.context, *values)
 

@@ -18,7 +18,7 @@ from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}
-"""The signature of rows with an alpha each, by that of rows with a number for alpha."""
+"""The signature of rows with an alpha each, by the signature with a number for alpha."""
 
 
 def answer(
@@ -26,7 +26,7 @@ def answer(
 ) -> Any:
     """Return the answer of an operation by a primitive, or None if there is none for it.
 
-    The primitive calls a kernel on a CPU, and is array code elsewhere. That of a choice is array
+    The primitive calls a kernel on a CPU, and is array code elsewhere. A choice's is array
     code everywhere, which knows what to do with rows that are spread over devices.
     """
     if operation in choice.ANSWERS:

@@ -1,7 +1,7 @@
 """JAX operators with derivatives of any order: an answer, its tangent, and the transpose of that.
 
-The tangent is linear in those of the arguments that may move, and kernels compute its transpose.
-What is not linear, derivatives of either in these arguments, comes from array code, which is
+The tangent is linear in the tangents of the moving arguments, and kernels compute its transpose.
+Derivatives of either in these arguments, which are not linear, come from array code, which is
 differentiable to any order. So first derivatives are kernels; forward mode and second derivatives
 are array code around the same θ.
 """
@@ -30,11 +30,11 @@ class Linear(NamedTuple):
 
     forward: Operator  # its last answer has derivatives, the others are constants
     push: Operator  # (*numbers, *tangents) -> the tangent of the answer
-    pulls: tuple[Pull, ...]  # the first of which gives all cotangents
+    pulls: tuple[Pull, ...]  # the first one gives all cotangents
     moving: int  # how many of the first arguments have derivatives
     numbers: int
     settings: Callable[[Settings, Sequence[Any]], Settings] = lambda settings, _: settings
-    """The settings for the tangent, by those of the arguments: some have no kernels."""
+    """The settings for the tangent, by the arguments' tangents: some have no kernels."""
 
 
 def differentiate(linear: Linear) -> None:
@@ -50,15 +50,15 @@ def differentiate(linear: Linear) -> None:
 def pushed(
     linear: Linear, numbers: Sequence[jax.Array], tangents: Any, settings: Settings
 ) -> jax.Array:
-    """Return the tangent of the answer, from all numbers and the tangents of those that move."""
-    moved = map(ad.instantiate_zeros, tangents)
-    return bind(linear.push, *numbers, *moved, settings=settings)[0]
+    """Return the tangent of the answer, from all numbers and the tangents of the moving ones."""
+    filled = map(ad.instantiate_zeros, tangents)
+    return bind(linear.push, *numbers, *filled, settings=settings)[0]
 
 
 def _jvp(linear: Linear, primals: Sequence[jax.Array], tangents: Any, *, settings: Settings) -> Any:
     *known, answer = bind(linear.forward, *primals, settings=settings)
-    moved = tangents[: linear.moving]
-    tangent = pushed(linear, (*primals, *known), moved, linear.settings(settings, moved))
+    moving = tangents[: linear.moving]
+    tangent = pushed(linear, (*primals, *known), moving, linear.settings(settings, moving))
     # θ is a constant of the array code, which differentiates around it.
     return [*known, answer], [*(ad.Zero(part.aval) for part in known), tangent]
 
@@ -74,27 +74,27 @@ def linear_jvp(
 ) -> Any:
     """Return the tangent of an operator that is linear in its arguments after the numbers."""
     call = partial(bind, operator, settings=settings)
-    found, fixed, linear = call(*primals), primals[:numbers], primals[numbers:]
+    answers, fixed, linear = call(*primals), primals[:numbers], primals[numbers:]
     following = map(ad.instantiate_zeros, tangents[numbers:])
     if all(isinstance(tangent, ad.Zero) for tangent in tangents[:moving]):
-        return found, call(*fixed, *following)
+        return answers, call(*fixed, *following)
 
     def around(*arrays: jax.Array) -> list[jax.Array]:
         arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
         return list(operator.plain(*arrays, settings=settings, grouped=False))
 
-    moved = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
-    return found, jax.jvp(around, (*fixed[:moving], *linear), moved)[1]
+    every = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
+    return answers, jax.jvp(around, (*fixed[:moving], *linear), every)[1]
 
 
 def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Settings) -> Any:
-    fixed, moved = arrays[: linear.numbers], arrays[linear.numbers :]
-    wanted = {i for i, tangent in enumerate(moved) if ad.is_undefined_primal(tangent)}  # type: ignore[no-untyped-call]  # JAX's
+    fixed, moving = arrays[: linear.numbers], arrays[linear.numbers :]
+    wanted = {i for i, tangent in enumerate(moving) if ad.is_undefined_primal(tangent)}  # type: ignore[no-untyped-call]  # JAX's
     pull = next(each for each in reversed(linear.pulls) if wanted <= set(each.gives))
     cotangent = ad.instantiate_zeros(cotangents[0])  # type: ignore[no-untyped-call]  # JAX's
     answers = bind(pull.operator, *fixed, cotangent, settings=settings)
-    found = dict(zip(pull.gives, answers, strict=True))
-    some = [found[i] if i in wanted else None for i in range(linear.moving)]
+    by_place = dict(zip(pull.gives, answers, strict=True))
+    some = [by_place[i] if i in wanted else None for i in range(linear.moving)]
     return [None] * linear.numbers + some
 
 

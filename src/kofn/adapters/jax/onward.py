@@ -83,10 +83,10 @@ class _Code:
     ) -> Any:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         with for_values():
-            found = self._compared(arrays, settings, over)
+            known = self._compared(arrays, settings, over)
         if not self.has_alpha:
-            return found
-        return [*found, self.slope(*arrays, settings=settings, over=over)]
+            return known
+        return [*known, self.slope(*arrays, settings=settings, over=over)]
 
     def _compared(self, arrays: Arrays, settings: Settings, over: Reductions) -> Any:
         *before, target = arrays
@@ -102,8 +102,8 @@ class _Code:
 
         def loss(alpha: jax.Array) -> jax.Array:
             own = *arrays[:place], alpha, *arrays[place + 1 :]
-            found: jax.Array = self._compared(own, settings, over)[2]
-            return found
+            of_loss: jax.Array = self._compared(own, settings, over)[2]
+            return of_loss
 
         alpha = arrays[place]
         return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]
@@ -115,9 +115,9 @@ class _Code:
             return [self._compared(arrays, settings, over)[2]]
 
     def both_by_kernel(self, site: Site, *values: Any) -> Any:
-        found = self._by_kernel(site, values, self.has_alpha)
-        names = ("hi", "lo", "loss", "away", *(("alpha",) if self.has_alpha else ()))
-        return [found[each] for each in names]
+        known = self._by_kernel(site, values, self.has_alpha)
+        names = ("hi", "lo", "loss", "residual", *(("alpha",) if self.has_alpha else ()))
+        return [known[each] for each in names]
 
     def alone_by_kernel(self, site: Site, *values: Any) -> Any:
         return [self._by_kernel(site, values, False)["loss"]]
@@ -150,34 +150,34 @@ def _alone_jvp(pair: Pair, primals: Arrays, tangents: Any, *, settings: Settings
 
 
 def _tangent(pair: Pair, primals: Arrays, both: Arrays, tangents: Any) -> jax.Array:
-    """Return Σ(p − t)·dz with z = (x − θ)/T; what θ and k add is 0, because Σp is Σt.
+    """Return Σ(p − t)·dz with z = (x − θ)/T; θ and k add 0, because Σp is Σt.
 
     So any number may stand for θ, as in pivot.py: the mean of x in the weights |p − t|. Where a
     target is out of play, and the loss infinite, Σp is another number.
     """
     given = dict(zip(pair.names, primals, strict=False))
     change = dict(zip(pair.names, tangents, strict=False))
-    hi, lo, loss, away, *slope = both
+    hi, lo, loss, residual, *slope = both
     x, t, dt = given["x"], given["t"], change["t"]
-    moved = away * ad.instantiate_zeros(change["x"])  # type: ignore[no-untyped-call]
+    products = residual * ad.instantiate_zeros(change["x"])  # type: ignore[no-untyped-call]
     if not isinstance(dt, ad.Zero):
-        some = away != 0
-        pivot, rest = _pivot(x, hi, lo, loss, away)
+        some = residual != 0
+        pivot, rest = _pivot(x, hi, lo, loss, residual)
         z = quotient((jax.numpy.where(some, x, pivot) - pivot) - rest, t[..., None], some)
-        moved = moved - jax.numpy.where(some, away * z, 0.0) * dt[..., None]
-    found: jax.Array = moved.sum(-1) / t
+        products = products - jax.numpy.where(some, residual * z, 0.0) * dt[..., None]
+    tangent: jax.Array = products.sum(-1) / t
     if slope and not isinstance(change["alpha"], ad.Zero):
-        found = found + slope[0] * change["alpha"]
-    return found
+        tangent = tangent + slope[0] * change["alpha"]
+    return tangent
 
 
 def _pivot(*both: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return what stands for θ, per entry, and what this number lacks of it."""
-    x, hi, lo, loss, away = map(stop_gradient, both)
-    hi, lo, size, where = hi[..., None], lo[..., None], abs(away), jax.numpy.where
-    from_theta = (where(away != 0, x, hi) - hi) - lo
+    """Return a stand-in for θ, per entry, and its difference from θ."""
+    x, hi, lo, loss, residual = map(stop_gradient, both)
+    hi, lo, size, where = hi[..., None], lo[..., None], abs(residual), jax.numpy.where
+    from_theta = (where(residual != 0, x, hi) - hi) - lo
     total = size.sum(-1, keepdims=True)
-    moment = where(away != 0, size * from_theta, 0.0).sum(-1, keepdims=True)
+    moment = where(residual != 0, size * from_theta, 0.0).sum(-1, keepdims=True)
     usual = (total > 0) & jax.numpy.isfinite(moment) & jax.numpy.isfinite(loss)[..., None]
     mean = moment / where(usual, total, 1.0)
     return where(usual, hi + (lo + mean), hi), where(usual, 0.0, lo)
@@ -190,15 +190,15 @@ def _both_jvp(
     moves_as, rows = code.operation.moves_as, len(pair.names)
     assert moves_as is not None
     weights, alike = linear_of(moves_as, code.of), settings._replace(own=())
-    moved = pushed(weights, (*primals[:rows], hi, lo), tangents[:rows], alike)
-    moved = jax.numpy.where(loss[..., None] == math.inf, 0.0, moved)  # p − t is 0 there
+    in_weights = pushed(weights, (*primals[:rows], hi, lo), tangents[:rows], alike)
+    in_weights = jax.numpy.where(loss[..., None] == math.inf, 0.0, in_weights)  # p − t is 0 there
     changes = [*(ad.Zero(part.aval) for part in (hi, lo)), _tangent(pair, primals, both, tangents)]
     if not code.has_alpha:
-        return both, [*changes, moved]
+        return both, [*changes, in_weights]
 
     def slope(*given: jax.Array) -> Any:
         return code.slope(*given, primals[-1], settings=settings)
 
     own = tuple(map(ad.instantiate_zeros, tangents[:rows]))
     bent = jax.jvp(slope, primals[:rows], own)[1]
-    return both, [*changes, moved, bent]
+    return both, [*changes, in_weights, bent]

@@ -40,7 +40,7 @@ class Settings(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """How an operator is computed."""
+    """The ways to compute an operator."""
 
     name: str
     like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
@@ -51,7 +51,7 @@ class Operator(NamedTuple):
     ascending: bool = False  # whether what XLA fills up the last shard with is to come last, as NaN
 
     def own_last(self, settings: Settings) -> tuple[int, ...]:
-        """Return the arguments whose last dimension is not that of the scores."""
+        """Return the arguments whose last dimension is not the scores'."""
         return self.entries[-1:] if settings.last_is_own else ()
 
 
@@ -77,15 +77,15 @@ class Site(NamedTuple):
     def rows(
         self, names: Sequence[str], values: Any, calls: Sequence[str], of_alpha: bool = False
     ) -> dict[str, Any]:
-        """Return what calls of xla/targets.py for rows give, by name; `names` are of `values`.
+        """Return the answers of calls of xla/targets.py for rows, by name; `names` are of `values`.
 
-        Each call takes what is given here, or what those before it gave. Without a number for α it
-        takes that of each row. The last gives an answer "alpha", too, if `of_alpha`.
+        Each call takes these values, or answers of the calls before it. Without a number for α it
+        takes one per row. The last gives an answer "alpha", too, if `of_alpha`.
         """
         alphas = ("alpha",) if "alpha" in names and self.settings.number is None else ()
         known = dict(zip(names, zip(values, self.shapes, strict=True), strict=True))
         (_, x), (_, per_row) = known["x"], known["t"]
-        found: dict[str, Any] = {}
+        outputs: dict[str, Any] = {}
         for name in calls:
             call = self.module.CALLS[name]
             taken = [known[each] for each in (*call.takes.split(", "), *alphas)]
@@ -98,8 +98,8 @@ class Site(NamedTuple):
             attributes = self.module.plan(name, *way)
             answers = self.call(attributes, shapes, given, likes, call.over)
             for (part, _), answer, like in zip(parts, answers, likes, strict=True):
-                found[part], known[part] = answer, (answer, like)
-        return found
+                outputs[part], known[part] = answer, (answer, like)
+        return outputs
 
 
 def native() -> Any:
@@ -187,8 +187,8 @@ def bind(operator: Operator, *arrays: jax.Array, settings: Settings) -> list[jax
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
     like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
-    found: list[jax.Array] = primitive_of(operator).bind(*like, settings=settings)
-    return found
+    outputs: list[jax.Array] = primitive_of(operator).bind(*like, settings=settings)
+    return outputs
 
 
 def _lowered(
@@ -208,13 +208,13 @@ def _lowered_for_cpu(
     primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
 ) -> Any:
     module = context.module_context
-    # XLA would gather what is sharded for a native call, and for rows in groups.
+    # XLA would gather shards for a native call, and for rows in groups.
     if not is_whole(module.axis_context):
         return _lowered(primitive, operator, context, *values, settings=settings)
     allowed = settings.kernels and operator.kernel and not is_exported(module)
-    found = native() if allowed else None
-    if operator.kernel and found:
-        return operator.kernel(Site(found, context, settings), *values)
+    target = native() if allowed else None
+    if operator.kernel and target:
+        return operator.kernel(Site(target, context, settings), *values)
     return _in_array_code(operator, context, values, settings, grouped=True)
 
 

@@ -41,8 +41,8 @@ def answer(
         rows = [stop_gradient(each) for each in rows]
     is_linear = operation.back and operation.moves_as is None
     operator = linear_of(operation, of).forward if is_linear else choice_of(operation)
-    found: jax.Array = bind(operator, *rows, settings=settings)[-1]
-    return found
+    last: jax.Array = bind(operator, *rows, settings=settings)[-1]
+    return last
 
 
 @cache
@@ -56,8 +56,8 @@ def choice_of(operation: Operation) -> Operator:
 
     def kernel(site: Site, *values: Any) -> Any:
         assert operation.xla is not None
-        found = site.rows(names, values, operation.xla(*site.settings.own))
-        return [found[operation.answers[0].name]]
+        by_name = site.rows(names, values, operation.xla(*site.settings.own))
+        return [by_name[operation.answers[0].name]]
 
     operator = Operator(f"kofn_{operation.name}", (0,), entries_of(operation.of), plain, kernel)
     if operation.moves_as is not None:
@@ -117,8 +117,8 @@ class _Code:
         """Return θ and the answer."""
         rows = rows_of(packed(self.of, settings, arrays), over)
         with for_values():
-            theta, found = solved(rows, over)
-            return *theta, self._reference(rows, over, found)
+            theta, solution = solved(rows, over)
+            return *theta, self._reference(rows, over, solution)
 
     def _reference(self, rows: Any, over: Reductions, found: Any) -> jax.Array:
         own = {"found": found} if self.operation.at_theta else {}
@@ -158,20 +158,20 @@ class _Code:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
         pullback = self.operation.pullback if self.operation.at_theta else None
-        # The closed form, which spares messages, is that of rows with a number for alpha.
+        # The closed form, which spares messages, is for rows with a number for alpha.
         if over is not DENSE and pullback is not None and "alpha" not in self.names:
             given = uncounted(packed(self.of, settings, rows))
             parts = pullback(cotangent, given, theta, over)
             return [part() if callable(part) else part for part in parts]
-        found = jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
-        each = dict(zip(self.names, found, strict=True))
+        cotangents = jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
+        each = dict(zip(self.names, cotangents, strict=True))
         entries = {self.names[place] for place in self.entries}
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
     def by_kernel(self, site: Site, *values: Any) -> Any:
         assert self.operation.xla is not None
-        found = site.rows(self.names, values, self.operation.xla(*site.settings.own))
-        return [found[name] for name in ("hi", "lo", self.operation.answers[0].name)]
+        by_name = site.rows(self.names, values, self.operation.xla(*site.settings.own))
+        return [by_name[name] for name in ("hi", "lo", self.operation.answers[0].name)]
 
     def in_kinds(self, operator: Operator) -> Operator:
         has_alpha = "alpha" in self.names
@@ -194,31 +194,31 @@ class _Code:
         assert self.back.xla is not None
         known = *self.names, "hi", "lo", "cotangent"
         own = (int(each.removeprefix("of_") in names) for each in self.back.settings)
-        found = site.rows(known, values, self.back.xla(*own), "alpha" in names)
-        return [found[name] for name in names]
+        by_name = site.rows(known, values, self.back.xla(*own), "alpha" in names)
+        return [by_name[name] for name in names]
 
     def _pull_and_mend(self, alone: Operator, flag: int, site: Site, *values: Any) -> Any:
-        """Have the kernel pull; where it has given up on a row, the array code does all of them."""
+        """Have the kernel pull; if it has given up on a row, the array code pulls for all."""
         settings = site.settings
 
         def mended(*arrays: jax.Array) -> Any:
             *before, lo, cotangent = arrays
-            # An infinite one is that of a row that a kernel gave up on before.
+            # It is infinite in a row that a kernel gave up on before.
             lo = jax.numpy.where(jax.numpy.isfinite(lo), lo, jax.numpy.nan)
-            found = bind(alone, *before, lo, cotangent, settings=settings)
-            lost = jax.numpy.isnan(found[flag])
+            pulled = bind(alone, *before, lo, cotangent, settings=settings)
+            lost = jax.numpy.isnan(pulled[flag])
 
-            def anew() -> Any:
+            def again() -> Any:
                 right = alone.plain(*arrays, settings=settings, grouped=False)
-                each = (lost[..., None] if f.ndim > lost.ndim else lost for f in found)
-                return [*map(jax.numpy.where, each, right, found)]
+                each = (lost[..., None] if f.ndim > lost.ndim else lost for f in pulled)
+                return [*map(jax.numpy.where, each, right, pulled)]
 
-            return jax.lax.cond(lost.any(), anew, lambda: found)
+            return jax.lax.cond(lost.any(), again, lambda: pulled)
 
         return mlir.lower_fun(mended, multiple_results=True)(site.context, *values)
 
     def settings(self, settings: Settings, tangents: Any) -> Settings:
-        """Return the settings for the tangent: of what is constant, kernels have no cotangent."""
+        """Return the settings for the tangent: constants have no cotangent by kernels."""
         constant = [tangents[self.names.index(name)] for name in self.operation.constant]
         learned = any(not isinstance(tangent, ad.Zero) for tangent in constant)
         return settings._replace(kernels=False) if learned else settings

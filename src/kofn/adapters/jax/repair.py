@@ -65,14 +65,14 @@ def weights(*job_words: Any) -> None:
 
 
 def losses(*job_words: Any) -> None:
-    """Write the Fenchel–Young losses that are NaN: those of soft targets, for some links."""
+    """Write the Fenchel–Young losses that are NaN: of soft targets, for some links."""
     job = _Job(*job_words)
     loss, hi, lo, k, temperature = job.each("one", "hi", "lo", "k", "t")
     where = np.isnan(loss)
     given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
     with np.errstate(all="ignore"):
         target, solution = job.entries("g")[where], (hi[where], lo[where])
-        loss[where] = answers.gap(rows_of(given), target, found=solution)
+        loss[where] = answers.loss(rows_of(given), target, found=solution)
 
 
 def log_cotangents(*job_words: Any) -> None:
@@ -125,4 +125,4 @@ def _with_costs(job: _Job) -> Given:
 
 
 FINISH = weights, losses, log_cotangents, knapsacks, filled
-"""What kernels/cpu/xla calls, in the order that `available` takes."""
+"""The functions that kernels/cpu/xla calls, in the order that `available` takes."""

@@ -62,27 +62,27 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
     """
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     costs = None if rows.costs is None else stop_gradient(rows.costs)
-    found: Any = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
+    solution: Any = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
     if rows.costs is not None:
-        high, low, _, scale = found
-        return (high / scale, low / scale), found
-    return (found if over is DENSE else _at_ends(rows, found, over)), found
+        high, low, _, scale = solution
+        return (high / scale, low / scale), solution
+    return (solution if over is DENSE else _at_ends(rows, solution, over)), solution
 
 
-def _at_ends(rows: Rows, found: tuple[Any, Any], over: Reductions) -> Sequence[Any]:
+def _at_ends(rows: Rows, pair: tuple[Any, Any], over: Reductions) -> Sequence[Any]:
     """Return θ of links that end at 1 as `implicit.place` uses it; see `plateau.at_end`."""
     if rows.link.capped is False:
-        return found
-    open_ = jax.numpy.isfinite(found[0])
-    hi, lo = (jax.numpy.where(open_, part, 0) for part in found)
-    moved: Any = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
-    return [jax.numpy.where(open_, *parts) for parts in zip(moved, found, strict=True)]
+        return pair
+    open_ = jax.numpy.isfinite(pair[0])
+    hi, lo = (jax.numpy.where(open_, part, 0) for part in pair)
+    ends: Any = at_end(rows.scores, rows.k, rows.temperature, rows.link, hi, lo, over)
+    return [jax.numpy.where(open_, *parts) for parts in zip(ends, pair, strict=True)]
 
 
 def known(rows: Rows, theta: Sequence[jax.Array], over: Reductions) -> Any:
     """Return θ as array code takes it, from two floats.
 
-    Rows with costs that a kernel gave up on, whose second float is infinite, are solved anew: they
+    Rows with costs that a kernel gave up on, whose second float is infinite, are solved again: they
     may need more digits of θ than two floats have.
     """
     hi, lo = theta
@@ -91,13 +91,13 @@ def known(rows: Rows, theta: Sequence[jax.Array], over: Reductions) -> Any:
     arrays = rows.scores, rows.costs, rows.k, rows.temperature
     x, costs, budget, t, link = (*map(stop_gradient, arrays), rows.link)
     lost = jax.numpy.isinf(lo)
-    found = price_at(x, costs, budget, t, link, Place(hi, jax.numpy.where(lost, 0.0, lo)), over)
+    at_price = price_at(x, costs, budget, t, link, Place(hi, jax.numpy.where(lost, 0.0, lo)), over)
 
-    def anew() -> Price:
+    def again() -> Price:
         right, each = solve(x, costs, budget, t, link, over), (lost, lost, over.expand(lost), lost)
-        return Price(*map(jax.numpy.where, each, right, found))  # type: ignore[arg-type]
+        return Price(*map(jax.numpy.where, each, right, at_price))  # type: ignore[arg-type]
 
-    return only_if(lost, anew, found)
+    return only_if(lost, again, at_price)
 
 
 def total(per_row: jax.Array, over: Reductions) -> jax.Array:

@@ -113,16 +113,16 @@ def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -
     rows = x, costs / scale[..., None], budget / scale
     high, low = bind(_PRICE, *rows, *per_row, settings=settings)
     temperature, *alpha = per_row
-    found = price.price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
-    return found._replace(scale=scale * found.scale)
+    at = price.price_at(*rows, temperature, settings.link_of(*alpha), Place(high, low))
+    return at._replace(scale=scale * at.scale)
 
 
 def _solve_price(
     *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
 ) -> Any:
     x, costs, budget, temperature, *alpha = arrays
-    found = price.solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
-    return found.high / found.scale, found.low / found.scale
+    solution = price.solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
+    return solution.high / solution.scale, solution.low / solution.scale
 
 
 def _price_kernel(site: Site, *values: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What PyTorch makes of a declaration, and how it finds θ."""
+"""Declared operations on PyTorch, and how it finds θ."""

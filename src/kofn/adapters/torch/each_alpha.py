@@ -1,8 +1,8 @@
 """Weights, logarithms and losses of rows with an alpha each, as one that is learned: PyTorch.
 
-Kernels take an alpha per row. Those of 1, 1.5 and 2 have links of their own, and kernels serve none
-that is nearer to 1, or above 2. So rows are dealt out by the kind of their link, which is the same
-for most; the array code takes what kernels do not serve. A row's answer does not depend on the
+Kernels take an alpha per row. Alphas of 1, 1.5 and 2 have links of their own, and kernels serve
+none that is nearer to 1, or above 2. So rows are dealt out by the kind of their link, which is the
+same for most; the array code takes what kernels do not serve. A row's answer does not depend on the
 others. Which alphas there are is known in the call only: an operator asks there.
 """
 
@@ -79,20 +79,20 @@ def _dealt(
     """Return a kernel function of an operation that deals out its rows."""
 
     def kernel(backend: Any, given: Given[Tensor], *own: Any) -> Any:
-        found: list[Tensor | None] = []
+        whole: list[Tensor | None] = []
         for rows, part, served in parts_of(given):
             if rows is None:
                 return by_kernel(backend, part, *own)
             pairs = zip(own, takes, strict=True)
             some = [each if kind is None else each[_index(rows, kind)] for each, kind in pairs]
             parts = by_kernel(backend, part, *some) if served else by_array_code(part, *some)
-            if not found:
+            if not whole:
                 each_of = zip(parts, gives, strict=True)
-                found = [_room(given, each, kind) for each, kind in each_of]
-            for into, answer, kind in zip(found, parts, gives, strict=True):
+                whole = [_room(given, each, kind) for each, kind in each_of]
+            for into, answer, kind in zip(whole, parts, gives, strict=True):
                 if into is not None:
                     into[_index(rows, kind)] = answer
-        return tuple(found)
+        return tuple(whole)
 
     kinds = {each.name: each.kind for each in of.arguments if each.name in of.arrays}
     takes, gives = [kinds.get(name) for name in of.own], [each.kind for each in of.answers]
@@ -104,7 +104,7 @@ def _index(rows: Tensor, kind: str) -> Any:
 
 
 def _room(given: Given[Tensor], answer: Tensor | None, kind: str) -> Tensor | None:
-    """Return memory for an answer of all rows, like that of some of them."""
+    """Return memory for an answer of all rows, like the answer of some of them."""
     if answer is None:
         return None
     if kind in (ENTRY, WIDE):
@@ -132,9 +132,9 @@ def _slopes(
     values: tuple[Tensor, ...] = x, alpha, k, t
     leaves = [each.detach().clone().requires_grad_() for each in values]
     x, alpha, k, t = leaves
-    found = reference(Given(x, k, t, link.with_alpha(alpha)))
-    slopes = torch.autograd.grad(found, leaves, cotangent, materialize_grads=True)
-    return [found.detach(), *slopes]
+    answer = reference(Given(x, k, t, link.with_alpha(alpha)))
+    slopes = torch.autograd.grad(answer, leaves, cotangent, materialize_grads=True)
+    return [answer.detach(), *slopes]
 
 
 def _cotangents(reference: Callable[..., Any], part: Given[Tensor], cotangent: Tensor) -> Answers:
@@ -159,8 +159,8 @@ def _weights_back(
 ) -> Answers:
     x, *rest = part[:4]
     if of_alpha:
-        found: Answers = backend.gradients(x, cotangent, theta, *rest, of_alpha=True)
-        return found
+        slopes: Answers = backend.gradients(x, cotangent, theta, *rest, of_alpha=True)
+        return slopes
     return *backend.gradients(x, cotangent, theta, *rest), None
 
 
@@ -168,8 +168,8 @@ def _log_weights_back(
     backend: Any, part: Given[Tensor], cotangent: Tensor, theta: Tensor, of_alpha: int
 ) -> Answers:
     if not of_alpha:
-        found: Any = logarithms.log_weights_back(backend, part, cotangent, theta)
-        return *found, None
+        slopes: Any = logarithms.log_weights_back(backend, part, cotangent, theta)
+        return *slopes, None
     x, k, t, link = part[:4]
     rows = x, cotangent, theta, k, t, link
     in_x, in_rows, lost, in_alpha = backend.log_gradients(*rows, of_alpha=True)
@@ -185,7 +185,7 @@ def _log_weights_back(
 
 
 def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operation:
-    """Declare an operation for rows with an alpha each, by that for rows with a number for it."""
+    """Declare an operation for rows with an alpha each, by the operation for one number."""
     reference = of.reference
     assert reference is not None
     way = Operation(
@@ -198,9 +198,9 @@ def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operatio
     way.kernel = _dealt(
         way, back, lambda part, cotangent, *_: _cotangents(reference, part, cotangent)
     )
-    found = replace(of, name=name, takes=OF.takes, of=OF, back=(way,), **_ALONE)
-    found.kernel = _dealt(found, of.kernel, lambda part: _answer(reference, part))
-    return found
+    dealt = replace(of, name=name, takes=OF.takes, of=OF, back=(way,), **_ALONE)
+    dealt.kernel = _dealt(dealt, of.kernel, lambda part: _answer(reference, part))
+    return dealt
 
 
 _ALONE: dict[str, Any] = dict(
@@ -234,8 +234,8 @@ def _saved(of: Operation) -> Operation:
 def _loss(
     backend: Any, part: Given, target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
-    found: Any = losses.gap(backend, part, target, likely, slopes, of_alpha)
-    in_parts: Answers = found
+    answers: Any = losses.loss_and_slopes(backend, part, target, likely, slopes, of_alpha)
+    in_parts: Answers = answers
     return in_parts
 
 
@@ -243,8 +243,8 @@ def _loss_by_array_code(
     part: Given[Tensor], target: Tensor, likely: int, of_alpha: int, slopes: int
 ) -> Answers:
     def of(given: Given[Tensor]) -> Tensor:
-        found: Tensor = array_code.answer(losses.LOSS, given, (target,), (likely, 0))
-        return found
+        loss: Tensor = array_code.answer(losses.LOSS, given, (target,), (likely, 0))
+        return loss
 
     if not slopes:
         with torch.no_grad():
@@ -252,9 +252,9 @@ def _loss_by_array_code(
     part = part.per_row()
     one = torch.ones_like(part.temperature)
     pulled: list[Tensor] = recording(_slopes, of, part, one)
-    found, in_x, in_alpha, _, in_t = pulled
-    away, moved = in_x * part.temperature[..., None], -in_t * part.temperature
-    return found, away, moved, in_alpha if of_alpha else None
+    loss, in_x, in_alpha, _, in_t = pulled
+    residual, lever = in_x * part.temperature[..., None], -in_t * part.temperature
+    return loss, residual, lever, in_alpha if of_alpha else None
 
 
 LOSS = replace(

@@ -1,7 +1,7 @@
 """Operations on eager torch tensors: one autograd function for all.
 
-It has first derivatives by the ways back that a declaration names. Second ones are those of the
-array code, at the θ that is known. Eager DTensors come here, too: their kernels are torch's
+It has first derivatives by the ways back that a declaration names. Second ones are the
+array code's, at the known θ. Eager DTensors come here, too: their kernels are torch's
 operators.
 """
 
@@ -34,7 +34,7 @@ Run = Callable[..., Any]
 
 
 class Call(NamedTuple):
-    """What autograd keeps of a call besides tensors."""
+    """The record that autograd keeps of a call besides tensors."""
 
     operation: Operation
     run: Run
@@ -47,16 +47,16 @@ class Call(NamedTuple):
 def recorded(
     operation: Operation, run: Run, backend: Any, rows: Any, arrays: Tensors, settings: Any
 ) -> Tensor:
-    """Return the answer of an operation on tensors of which one has a gradient."""
+    """Return the answer of an operation on tensors, one of them learned."""
     of = operation.of
     call = Call(operation, run, backend, of.without_tensors(rows), settings, len(arrays))
     tensors = of.tensors(rows)
     onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
     if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
-        found: Tensor = _apply_onward(call, *arrays, *tensors)[0]
+        answer: Tensor = _apply_onward(call, *arrays, *tensors)[0]
     else:
-        found = _apply(call, *arrays, *tensors)
-    return found
+        answer = _apply(call, *arrays, *tensors)
+    return answer
 
 
 class _Recorded(torch.autograd.Function):
@@ -81,7 +81,7 @@ class _Recorded(torch.autograd.Function):
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
         # Whether the way back is to be differentiated, or transformed: then it is array code.
         again = torch.is_grad_enabled() or not (is_eager(cotangent) or has_whole_rows(cotangent))
-        if count == 1 and operation.is_direct and not again:  # most calls, of which some are short
+        if count == 1 and operation.is_direct and not again:  # most calls, and the short ones
             found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
             return None, found[0] if type(found) is tuple else found
         tensors, kept, wanted = saved[:count], saved[count:], ctx.needs_input_grad[1:]
@@ -143,7 +143,7 @@ def _by_way_back(
         known |= dict(zip(operation.own, (*tensors[:arrays], *settings), strict=True))
     names = operation.arrays + operation.of.learnable(rows)
     learned = dict(zip(names, wanted, strict=True))
-    found: dict[str, Tensor | None] = {}
+    slopes: dict[str, Tensor | None] = {}
     for back in operation.back:
         if not any(learned.get(name) for parts in back.cotangents for name in parts):
             continue
@@ -154,12 +154,12 @@ def _by_way_back(
             for place, name in enumerate(parts):
                 # Taking a tensor apart costs as much as the rest, and most learn the scores alone.
                 if learned.get(name):
-                    found[name] = answer if len(parts) == 1 else answer[place]
-    return [found.get(name) for name in names]
+                    slopes[name] = answer if len(parts) == 1 else answer[place]
+    return [slopes.get(name) for name in names]
 
 
 def _value_of(name: str, rows: Any, learned: dict[str, bool]) -> Any:
-    """Return what a way back asks of a call: the dtype of the scores, or what is learned."""
+    """Return a way back's setting: the dtype of the scores, or whether a tensor is learned."""
     return rows[0].dtype if name == "dtype" else int(learned[name.removeprefix("of_")])
 
 
@@ -187,5 +187,5 @@ def _by_array_code(
         some = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
         answer: Tensor = array_code.answer(operation, rows, tensors[:arrays], settings, theta)
         options: dict[str, Any] = dict(create_graph=True, allow_unused=True)
-        found = iter(torch.autograd.grad(answer, some, cotangent, **options))
-    return [next(found) if want else None for want in wanted]
+        slopes = iter(torch.autograd.grad(answer, some, cotangent, **options))
+    return [next(slopes) if want else None for want in wanted]

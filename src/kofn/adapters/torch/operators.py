@@ -51,7 +51,7 @@ REGISTERED: dict[str, Plan] = {}
 
 
 class Plan:
-    """An operator: its arguments, of which each NUMBER is two, a tensor and a float."""
+    """An operator: its arguments, where each NUMBER is two, a tensor and a float."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -63,7 +63,7 @@ class Plan:
         self.answers = [each.name for each in operation.answers]
         self.rows = [names.index(name) if name in names else None for name in rows]
         self.own = [names.index(name) for name in given[len(rows) :]]
-        # Where each argument stands among those of the rows and, after them, the others.
+        # The place of each argument among the rows' arguments and, after them, the others.
         self.order = [given.index(name) for name in names]
 
     def pack(self, arguments: Sequence[Any]) -> Any:
@@ -81,13 +81,13 @@ class Plan:
         own = [arguments[place] for place in self.own]
         if not operation.name:
             return operation.kernel(None, self.pack(arguments), *own)
-        # Those found while tracing: a later KOFN_KERNELS changes nothing.
+        # The kernels found while tracing: a later KOFN_KERNELS changes nothing.
         x = arguments[self.rows[0] or 0]
         backend = kernels.found(operation.of.kernels, x, "torch")
-        found = operation.kernel(backend, self.pack(arguments), *own)
-        if type(found) is not tuple:
-            return found
-        return tuple(x.new_empty(0) if each is None else each for each in found)
+        answers = operation.kernel(backend, self.pack(arguments), *own)
+        if type(answers) is not tuple:
+            return answers
+        return tuple(x.new_empty(0) if each is None else each for each in answers)
 
     def like(self, *arguments: Any) -> Any:
         """Return the answers as memory without entries."""
@@ -96,15 +96,15 @@ class Plan:
         packed = [None if place is None else arguments[place] for place in self.rows]
         batch = self.operation.of.batch(*packed)
         known = dict(zip(self.names, arguments, strict=True))
-        found = [_new(each, packed[0], batch, known) for each in self.operation.answers]
-        return tuple(found) if len(found) > 1 else found[0]
+        made = [_new(each, packed[0], batch, known) for each in self.operation.answers]
+        return tuple(made) if len(made) > 1 else made[0]
 
 
 def _names(arguments: Iterable[Argument]) -> list[str]:
-    found = []
+    names = []
     for name, kind, _ in arguments:
-        found += [name, f"every_{name}"] if kind == NUMBER else [name]
-    return found
+        names += [name, f"every_{name}"] if kind == NUMBER else [name]
+    return names
 
 
 def _arrays(arguments: Iterable[Argument]) -> set[str]:
@@ -157,7 +157,7 @@ def register(*operations: Operation) -> None:
 
 
 def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the pullback of an operator's first answer, and what keeps what it needs."""
+    """Return the pullback of an operator's first answer, and the function that keeps its arrays."""
     ways = [Plan(back) for back in plan.operation.back]
     needed = [name for way in ways for name in way.names]
     saved = [*dict.fromkeys(n for n in needed if n in plan.arrays or n in plan.answers)]
@@ -177,7 +177,7 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
         cotangent, *others = cotangents
         if any(other is not None for other in others):
             raise RuntimeError(REFUSED)
-        found: dict[str, Any] = {}
+        slopes: dict[str, Any] = {}
         if cotangent is not None:
             known = {**ctx.known, **dict(zip(saved, ctx.saved_tensors, strict=True))}
             wanted = dict(zip(plan.names, ctx.needs_input_grad, strict=True))
@@ -187,8 +187,8 @@ def _derivative(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
                     continue
                 if not ctx.lacks.isdisjoint(way.names):
                     raise RuntimeError(REFUSED)
-                found |= _pulled(way, known, wanted)
-        return tuple(found.get(name) for name in plan.names) if count > 1 else found.get("x")
+                slopes |= _pulled(way, known, wanted)
+        return tuple(slopes.get(name) for name in plan.names) if count > 1 else slopes.get("x")
 
     return pullback, keep
 
@@ -200,17 +200,17 @@ def _pulled(way: Plan, known: dict[str, Any], wanted: dict[str, bool]) -> dict[s
         getattr(OPERATORS, back.name).default(*arguments) if back.name else way.run(*arguments)
     )
     answers = answers if isinstance(answers, tuple) else (answers,)
-    found: dict[str, Any] = {}
+    slopes: dict[str, Any] = {}
     for names, answer in zip(back.cotangents, answers, strict=True):
         parts = answer if len(names) > 1 else (answer,)
-        found |= {n: parts[i] for i, n in enumerate(names) if wanted[n]}
-    return found
+        slopes |= {n: parts[i] for i, n in enumerate(names) if wanted[n]}
+    return slopes
 
 
 def serving(operation: Operation, rows: Any, x: Tensor) -> tuple[Operation, Any]:
     """Return the operation whose operator serves these rows, and what calls it; or None for that.
 
-    The rows are those of a function that is compiled, or DTensors.
+    The rows are a compiled function's, or DTensors.
     """
     if not (is_compiled() or has_whole_rows(x)):
         return operation, None
@@ -241,8 +241,8 @@ def _is_served(
         return False
     operation, like = REGISTERED[name].operation, torch.empty(0, dtype=dtype, device=device)
     which = None if link is None else by_id(link, number)
-    found = kernels.serving_of(operation.of.kernels, like, "torch", which, operation.offered)
-    return found is not None
+    backend = kernels.serving_of(operation.of.kernels, like, "torch", which, operation.offered)
+    return backend is not None
 
 
 def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:

@@ -29,16 +29,16 @@ def segment_threshold(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Solve for θ of each segment; the link's α is `alpha` (per segment) or `number`."""
     which = by_id(link, number if alpha is None else alpha)
-    found: Any = _by_kernel(x, ids, k, temperature, which) or solve(
+    theta: Any = _by_kernel(x, ids, k, temperature, which) or solve(
         x, k, temperature, which, SegmentRows(ids, k.shape[0])
     )
-    hi, lo = found
+    hi, lo = theta
     # The outputs of an operator may not share memory.
     return hi.clone(), lo.clone()
 
 
 class _Form(NamedTuple):
-    """What kernels ask of a `SegmentForm`: the reductions, which know where entries are."""
+    """A `SegmentForm` for kernels: the reductions, which know where entries are."""
 
     over: KnownSegments
 

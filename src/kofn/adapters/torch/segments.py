@@ -42,4 +42,4 @@ WEIGHTS = Operation(
     back=(BACK,),
 )
 OF_SEGMENTS = {topk.WEIGHTS.name: WEIGHTS}
-"""What serves segments, by the names of operations on dense rows."""
+"""The operations that serve segments, by the names of operations on dense rows."""

@@ -17,7 +17,7 @@ from kofn.arrays.torch.operator import OPERATORS
 from kofn.operations.operation import LAYERS, PAIR, THREE, Argument, arguments_of
 
 BEFORE = {PAIR: 1, THREE: 1, LAYERS: 2}
-"""How many dimensions stand before those of the rows."""
+"""The number of dimensions that stand before the rows'."""
 
 
 def placed(way: Any, argument: Argument) -> Any:

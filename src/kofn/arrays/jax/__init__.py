@@ -1,1 +1,1 @@
-"""What the other rooms need of JAX alone; nothing here is imported before JAX is."""
+"""JAX's part of the array code; nothing here is imported before JAX is."""

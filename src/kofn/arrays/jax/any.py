@@ -1,4 +1,4 @@
-"""Whether a branch is due, as a JAX primitive that asks no other device.
+"""The test whether a branch is due, as a JAX primitive that asks no other device.
 
 With rows spread over devices, each would have to hear from all others whether one of them has a
 flag. So where flags are in parts the answer is yes: the branch then runs, as it may at any time.
@@ -26,8 +26,8 @@ def any_of(flags: jax.Array) -> jax.Array:
     With a condition per item, JAX would run both branches and drop the transpose: it stops the
     gradients of the inputs of the branch not taken.
     """
-    found: jax.Array = _primitive.bind(flags)
-    return found
+    is_any: jax.Array = _primitive.bind(flags)
+    return is_any
 
 
 def _abstract(flags: Any) -> Any:

@@ -24,15 +24,15 @@ def extreme(x: jax.Array, of_none: float) -> jax.Array:
         return pick(one[0], other[0]), one[1] | other[1]
 
     none = jax.numpy.asarray(of_none, x.dtype), jax.numpy.asarray(False)
-    found, has_nan = lax.reduce((x, x != x), none, further, (x.ndim - 1,))
-    return jax.numpy.where(has_nan, math.nan, found)
+    most, has_nan = lax.reduce((x, x != x), none, further, (x.ndim - 1,))
+    return jax.numpy.where(has_nan, math.nan, most)
 
 
 def _in_two(x: jax.Array, of_none: float) -> jax.Array:
     """Return the same by two reductions alike, which XLA sends as one message.
 
-    It gathers what a reduction of pairs has of rows that are spread over devices.
+    It would gather the parts of a reduction of pairs, for rows that are spread over devices.
     """
     find, sign = (lax.reduce_max, 1) if of_none < 0 else (lax.reduce_min, -1)
-    found, has_nan = (find(each, (x.ndim - 1,)) for each in (x, sign * (x != x).astype(x.dtype)))
-    return jax.numpy.where(has_nan != 0, math.nan, found)
+    most, has_nan = (find(each, (x.ndim - 1,)) for each in (x, sign * (x != x).astype(x.dtype)))
+    return jax.numpy.where(has_nan != 0, math.nan, most)

@@ -1,4 +1,4 @@
-"""How an array of a JAX program lies on its devices, as a mesh whose axes belong to dimensions."""
+"""The layout of an array of a JAX program, as a mesh whose axes belong to dimensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 def take_along_last(x: Any, indices: Any) -> Any:
     """Return the entries of x at these indices of the last axis, also of rows on an explicit mesh.
 
-    Of rows that it divides, JAX asks where the answer is to lie: what is taken goes to all devices.
+    Of rows that it divides, JAX asks where the answer is to lie: taken entries go to all devices.
     """
     spec = _explicit(x)
     if not spec or spec[-1] is None:
@@ -93,7 +93,7 @@ def layout_of(sharding: Any, ndim: int) -> Layout:
     XLA knows devices by their numbers and no mesh, so the mesh is found from the numbers.
     """
     total = len(sharding.device_set)
-    # Every number of parts divides that of devices, so this shape has whole parts.
+    # Every number of parts divides the number of devices, so this shape has whole parts.
     places = sharding.devices_indices_map((total,) * ndim)
     starts = np.array([[part.start or 0 for part in place] for place in places.values()])
     sizes = [len(np.unique(starts[:, dim])) for dim in range(ndim)]
@@ -125,16 +125,16 @@ def _line(table: np.ndarray, dim: int) -> np.ndarray:
 
 def _digits(line: np.ndarray) -> list[tuple[int, int]]:
     """Return (size, stride) of the digits that the numbers of a line consist of, largest first."""
-    found: list[tuple[int, int]] = []
+    digits: list[tuple[int, int]] = []
     span = 1
     while span < len(line):
         stride = int(line[span] - line[0])
         size = 2
         while span * size < len(line) and line[span * size] - line[0] == stride * size:
             size += 1
-        found.insert(0, (size, stride))
+        digits.insert(0, (size, stride))
         span *= size
-    return found
+    return digits
 
 
 def with_devices(context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the other rooms need of PyTorch alone; nothing here is imported before PyTorch is.
+"""PyTorch's part of the array code; nothing here is imported before PyTorch is.
 
 A part that rooms without PyTorch use, such as `torch.state`, is imported when it is first used.
 """

@@ -1,4 +1,4 @@
-"""DTensors: rows and matrices are brought whole to a process, and what is found is laid as they."""
+"""DTensors: rows and matrices are brought whole to a process, and answers are laid out alike."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def whole_matrices(x: Tensor) -> Tensor:
     return x.redistribute(placements=_placements(x))  # type: ignore[attr-defined]
 
 
-def placed_as(found: Any, x: Any) -> Any:
+def placed_as(answer: Any, x: Any) -> Any:
     """Return a DTensor with the shards of x."""
     from torch.distributed.tensor import Replicate
 
-    return found.redistribute(
+    return answer.redistribute(
         placements=[Replicate() if way.is_partial() else way for way in x.placements]
     )
 
 
 def locally(function: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """Return function(x, *others) of DTensors of whole matrices, done on those of each process.
+    """Return function(x, *others) of DTensors of whole matrices, done on each process's.
 
     The others, and each answer, have the batch dimensions of x first.
     """
@@ -76,13 +76,13 @@ def locally(function: Callable[..., Any], x: Any, *others: Any) -> Any:
         for each in (x, *others)
     ]
 
-    def placed(found: Tensor) -> Any:
-        shape = batch + tuple(found.shape[len(batch) :])
+    def placed(answer: Tensor) -> Any:
+        shape = batch + tuple(answer.shape[len(batch) :])
         place: Any = dict(run_check=False, shape=torch.Size(shape), stride=_stride(shape))
-        return DTensor.from_local(found.contiguous(), mesh, placements, **place)
+        return DTensor.from_local(answer.contiguous(), mesh, placements, **place)
 
-    found = function(*own)
-    return tuple(map(placed, found)) if isinstance(found, tuple) else placed(found)
+    answer = function(*own)
+    return tuple(map(placed, answer)) if isinstance(answer, tuple) else placed(answer)
 
 
 def _placements(x: Any) -> list[Any]:

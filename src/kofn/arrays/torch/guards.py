@@ -1,4 +1,4 @@
-"""What torch.compile checks before each call of a compiled function, as far as kofn is concerned.
+"""The checks of torch.compile before each call of a compiled function that concern kofn.
 
 It would check every function and table of kofn that it has read, some two hundred of them. Next to
 rows that fill the cache, most of these checks are cache misses: 0.1 ms in all, half of the time of
@@ -14,8 +14,8 @@ from typing import Any
 from kofn.arrays.torch.private import guards_being_made
 from kofn.arrays.torch.state import constant_result
 
-_OURS = "__import_kofn_dot_"  # in the name of what the compiler reads from a module of kofn
-_STATE = ".forward_ad"  # what may change, although it is read from one
+_OURS = "__import_kofn_dot_"  # in the names that the compiler reads from a module of kofn
+_STATE = ".forward_ad"  # a name that may change, although it is read from one
 
 
 @constant_result

@@ -15,14 +15,14 @@ from torch import Tensor
 from kofn.arrays.torch.private import is_left_alone
 
 MOST = 1024
-"""How many are kept. They come from the code, but a few depend on the length of a row."""
+"""The number of kept ones. They come from the code, but a few depend on the length of a row."""
 
 _ORDINARY = (Tensor, torch.nn.Parameter)
 _KEPT: dict[tuple[float | str, torch.dtype, torch.device], Tensor] = {}
 
 
 def kept(like: Tensor, value: float) -> Tensor | None:
-    """Return a number with the dtype and device of `like`, or None where it has to be made anew.
+    """Return a number with the dtype and device of `like`, or None where it has to be made again.
 
     Every stream may read it at once, and a CUDA graph later, as nothing else is ever there.
     """
@@ -35,8 +35,8 @@ def kept(like: Tensor, value: float) -> Tensor | None:
         return None
     # −0 is equal to 0, and NaN to nothing.
     known: float | str = value or str(value)
-    found = _KEPT.get((math.nan if value != value else known, dtype, like.device))
-    return found if found is not None else _made(known, value, like)
+    known_tensor = _KEPT.get((math.nan if value != value else known, dtype, like.device))
+    return known_tensor if known_tensor is not None else _made(known, value, like)
 
 
 def _made(known: float | str, value: float, like: Tensor) -> Tensor | None:

@@ -29,5 +29,5 @@ def where(condition: Tensor, x: Any, y: Any, /) -> Tensor:
 
 
 def _placed(like: Tensor, value: float) -> Any:
-    found = kept(like, value)
-    return value if found is None else found
+    tensor = kept(like, value)
+    return value if tensor is None else tensor

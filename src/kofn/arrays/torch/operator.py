@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kofn.arrays.torch.guards import forget
 from kofn.arrays.torch.private import recorded_by
-from kofn.arrays.torch.state import is_eager
+from kofn.arrays.torch.state import batched, is_eager
 
 REFUSED = (
     "a compiled function has first derivatives only; for second derivatives, call the function "
@@ -25,9 +25,9 @@ OPERATORS = torch.ops.kofn
 
 def call(name: str, *arguments: Any) -> Any:
     """Call an operator from a function that torch.compile traces."""
-    found = getattr(OPERATORS, name).default(*arguments)
+    answer = getattr(OPERATORS, name).default(*arguments)
     forget()
-    return found
+    return answer
 
 
 def define(
@@ -50,6 +50,20 @@ def define(
         return operator
 
     return register
+
+
+def map_batches(operator: Any) -> None:
+    """Let vmap call an operator on rows, a link and its number, with the mapped dimension first.
+
+    Arguments that are not mapped are repeated.
+    """
+
+    def rule(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
+        *arrays, link, number = arguments
+        found = operator(*batched(arrays, in_dims, info.batch_size), link, number)
+        return found, (0,) * len(found)
+
+    operator.register_vmap(rule)
 
 
 def refuse_untranslated(name: str) -> None:
@@ -75,11 +89,11 @@ def differentiate(
     operator: Any, pullback: Callable[..., Any], keep: Callable[..., Any] | None = None
 ) -> None:
     """Give an operator a derivative, as torch.library.register_autograd does."""
-    found = recorded_by(operator, pullback, keep)
-    if found is None:
+    parts = recorded_by(operator, pullback, keep)
+    if parts is None:
         torch.library.register_autograd(operator, pullback, setup_context=keep)
         return
-    function, (recorded, below, python) = _FUNCTIONS[operator], found
+    function, (recorded, below, python) = _FUNCTIONS[operator], parts
 
     def call(keyset: Any, *arguments: Any) -> Any:
         # Compiled code records nothing here, and a second dispatch takes as long as a short row.

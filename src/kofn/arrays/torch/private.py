@@ -1,7 +1,7 @@
-"""The names of PyTorch that are not public, each with its reason and what is done without it.
+"""The names of PyTorch that are not public, each with its reason and the way to do without it.
 
 No other file of kofn names one of them. Without a name, answers are the same, but slower, unless it
-says otherwise. tests/arrays/test_arrays_torch_private.py shows what is done without them.
+says otherwise. tests/arrays/test_arrays_torch_private.py shows the ways without them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def mark_constant(function: Callable[..., Any]) -> None:
 
 def tree_leaves(output: Any) -> list[Any]:
     """Return the tensors, and all else, in nested lists, tuples and dictionaries, as fully_shard
-    does; without the name, those of a list or a tuple.
+    does; without the name, the tensors of a list or a tuple.
     """
     try:
         from torch.utils._pytree import tree_leaves as leaves

@@ -48,7 +48,7 @@ SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def signed(x: Tensor) -> Tensor:
-    """Return the bits of unsigned integers as signed ones, of which PyTorch has all operations."""
+    """Return the bits of unsigned integers as signed ones, for which PyTorch has all operations."""
     return x.view(SIGNED[x.dtype.itemsize])
 
 

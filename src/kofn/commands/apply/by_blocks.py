@@ -26,7 +26,7 @@ Update = Callable[..., None]
 
 @dataclass(frozen=True)
 class Job:
-    """What to do with each row."""
+    """The work to do on each row."""
 
     k: float
     temperature: float
@@ -55,17 +55,17 @@ class Scores:
 
     def read(self, first: int, last: int, exact: bool) -> np.ndarray:
         """Return some rows, integers as they are if `exact`; InputError for a NaN."""
-        found = self.rows[first:last]
-        if found.dtype.kind == "f":
-            found = found.astype(self.dtype)
+        numbers = self.rows[first:last]
+        if numbers.dtype.kind == "f":
+            numbers = numbers.astype(self.dtype)
         else:
-            found = np.array(found) if exact else integers.as_floats(self.name, found)
+            numbers = np.array(numbers) if exact else integers.as_floats(self.name, numbers)
         self.every.release(first * self.n, last * self.n)
-        bad = np.isnan(found)
+        bad = np.isnan(numbers)
         if bad.any():
             row, column = np.argwhere(bad)[0]
             self.refuse((first + row) * self.n + column)
-        return found
+        return numbers
 
     def refuse(self, place: int) -> None:
         """Raise InputError for a NaN."""
@@ -101,7 +101,7 @@ def opened(name: str) -> Scores | None:
             if file.read(6) != b"\x93NUMPY":
                 return None
     except OSError:
-        return None  # table.read says what is wrong
+        return None  # table.read names the fault
     array = table.loaded(shortened(name), name, mmap_mode="r")
     if array.flags.c_contiguous:
         return Scores(name, array)
@@ -143,15 +143,15 @@ def _write_row(scores: Scores, row: int, job: Job, to: Partial, update: Update, 
 
 
 def _solved(scores: Scores, row: int, blocks: Blocks, job: Job) -> resumable.State:
-    """Return what is known of a row before it is written; InputError for a NaN."""
+    """Return the state of a row before it is written; InputError for a NaN."""
     if job.hard:
         state = resumable.hard(blocks, job.k)
     else:
         state = resumable.soft(blocks, job.k, job.temperature, job.link)
     if state["bad"]:
-        for found in blocks.each("looking for the NaN", _first_nan):
-            if found is not None:
-                scores.refuse(row * scores.n + found)
+        for place in blocks.each("looking for the NaN", _first_nan):
+            if place is not None:
+                scores.refuse(row * scores.n + place)
     return state
 
 
@@ -167,12 +167,12 @@ def thresholds(scores: Scores, job: Job, update: Update) -> list[float]:
         every = range(len(scores.rows))
         solved = (_solved(scores, row, scores.blocks(row, tell, False), job) for row in every)
         return [each["theta"] for each in solved]
-    found: list[float] = []
+    every_theta: list[float] = []
     update(total=len(scores.rows))
     for begin, end in _some_rows(scores, 0):
-        found += np.atleast_1d(job.thresholds(scores.read(begin, end, False))).tolist()
+        every_theta += np.atleast_1d(job.thresholds(scores.read(begin, end, False))).tolist()
         update(completed=end)
-    return found
+    return every_theta
 
 
 def _some_rows(scores: Scores, first: int) -> Iterator[tuple[int, int]]:

@@ -89,9 +89,9 @@ def apply(
     if scores != "-" and measure == "temperature" and (written or threshold_only):
         from kofn.commands.apply.by_blocks import opened
 
-        found = opened(scores)
-        if found is not None:
-            _by_blocks(scores, found, options)
+        on_disk = opened(scores)
+        if on_disk is not None:
+            _by_blocks(scores, on_disk, options)
             return
     if resume:
         raise InputError(
@@ -114,8 +114,8 @@ def _by_blocks(name: str, scores: Scores, options: Options) -> None:
         if job.link is None:
             no_thresholds(None)
         with bar(1, 20) as update:
-            found = by_blocks.thresholds(scores, job, update)
-        _print_thresholds(found, name, options)
+            thresholds = by_blocks.thresholds(scores, job, update)
+        _print_thresholds(thresholds, name, options)
         return
     dtype = np.dtype(options.dtype) if options.dtype else scores.dtype
     settings = {"scores": identity(name), **options.about(), "dtype": dtype.name}
@@ -162,10 +162,10 @@ def _in_memory(source: str, options: Options) -> None:
     put_out(content)
 
 
-def _print_thresholds(found: list[float], name: str, options: Options) -> None:
+def _print_thresholds(thresholds: list[float], name: str, options: Options) -> None:
     # JSON has no infinity and no NaN.
-    numbers = [theta if math.isfinite(theta) else str(theta) for theta in found]
-    text = "".join(f"{theta!r}\n" for theta in found)
+    numbers = [theta if math.isfinite(theta) else str(theta) for theta in thresholds]
+    text = "".join(f"{theta!r}\n" for theta in thresholds)
     put_out(_json(name, options, {"thresholds": numbers}) if options.as_json else text)
 
 

@@ -1,7 +1,7 @@
 """An .npy file that is written block by block, and can be continued after an interrupt.
 
-FILE.npy.partial grows beside the file it is to become, and FILE.npy.progress says how far it is,
-what the scores were, and which options were given. The record is there first, so that a partial
+FILE.npy.partial grows beside the file it is to become, and FILE.npy.progress records how far it is,
+the scores, and the options. The record is there first, so that a partial
 file without one is somebody else's.
 """
 
@@ -30,7 +30,7 @@ from kofn.commands.locks import NOFOLLOW
 BETWEEN_RECORDS = 5.0  # seconds
 VERSION = 2
 MARK = re.compile(rb'\{"version": (\d+), "asked": \{"scores": \[')
-"""How every version of kofn has begun a record. What begins otherwise may be somebody else's."""
+"""The beginning of a record by any version of kofn. Other files may be somebody else's."""
 
 
 class Partial:
@@ -51,7 +51,7 @@ class Partial:
         self.lock = threading.Lock()
 
     def begin(self, force: bool) -> None:
-        """Start anew; InputError if there is an interrupted run, or somebody else's file."""
+        """Start again; InputError if there is an interrupted run, or somebody else's file."""
         version = self._version()
         if os.path.lexists(self.path):
             if version is None or not _is_file(self.path):
@@ -78,28 +78,28 @@ class Partial:
     def resume(self) -> None:
         """Continue an interrupted run; InputError unless scores and options are the same.
 
-        A run that was killed before it wrote anything starts anew.
+        A run that was killed before it wrote anything starts again.
         """
-        found = self._read()
-        if found["version"] != VERSION:
+        saved = self._read()
+        if saved["version"] != VERSION:
             raise InputError(
                 f"{self.record_path} was written by another version of kofn; --force starts anew"
             )
-        self.force = found["force"]
+        self.force = saved["force"]
         if os.path.lexists(self.out) and not self.force:
             raise InputError(f"--out {self.out} exists; move it away to continue the run")
         for name, wanted in self.settings.items():
-            if found["asked"].get(name) != wanted:
-                raise InputError(_differs(self.record_path, name, found["asked"].get(name), wanted))
-        if not os.path.lexists(self.path) and found["done"] == 0:
+            if saved["asked"].get(name) != wanted:
+                raise InputError(_differs(self.record_path, name, saved["asked"].get(name), wanted))
+        if not os.path.lexists(self.path) and saved["done"] == 0:
             self.begin(self.force)
             return
         self.file = self._opened()
-        if os.fstat(self.file.fileno()).st_size < self._place(found["done"]):
+        if os.fstat(self.file.fileno()).st_size < self._place(saved["done"]):
             raise InputError(f"{self.path} is shorter than it was; --force starts anew")
         if self.file.read(len(self.header)) != self.header:
             raise InputError(f"{self.path} is damaged; --force starts anew")
-        self.done, self.state = found["done"], found["state"]
+        self.done, self.state = saved["done"], saved["state"]
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -175,19 +175,19 @@ class Partial:
         return json.dumps({**known, "digest": _digest(known)}).encode()
 
     def _read(self) -> dict[str, Any]:
-        """Return what the record says; InputError if it is not as it was written."""
+        """Return the record; InputError if it is not as it was written."""
         if self._version() is None:
             name = shortened(self.record_path)
             raise InputError(f"--resume needs {name}, which does not exist")
         try:
-            found = json.loads(self.record_path.read_bytes())
-            if found["version"] == VERSION and found.pop("digest") != _digest(found):
+            record = json.loads(self.record_path.read_bytes())
+            if record["version"] == VERSION and record.pop("digest") != _digest(record):
                 raise ValueError("a digest that is another's")
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(f"{self.record_path} is damaged; --force starts anew") from None
         except OSError as error:
             raise InputError(f"{self.record_path} cannot be read: {error.strerror}") from None
-        return found
+        return record
 
     def _version(self) -> int | None:
         """Return the version of kofn's record, None if there is none.
@@ -200,9 +200,9 @@ class Partial:
         with contextlib.suppress(OSError):
             if _is_file(self.record_path):
                 with open(self.record_path, "rb") as file:
-                    found = MARK.match(file.read(64))
-                if found is not None:
-                    return int(found[1])
+                    match = MARK.match(file.read(64))
+                if match is not None:
+                    return int(match[1])
         raise InputError(_foreign(self.record_path))
 
     def _opened(self) -> Any:

@@ -1,4 +1,4 @@
-"""What `kofn bench` times: the cases, and what a contender is."""
+"""The cases that `kofn bench` times, and their contenders."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ ON_GPU = {"liger-kernel": "liger_kernel"}
 def installed(device: str = "cpu") -> dict[str, str | None]:
     """Return the version of each other library, None if it is not installed."""
     peers = PEERS if device == "cpu" else PEERS | ON_GPU
-    found = {name: importlib.util.find_spec(module) for name, module in peers.items()}
-    return {name: importlib.metadata.version(name) if found[name] else None for name in peers}
+    specs = {name: importlib.util.find_spec(module) for name, module in peers.items()}
+    return {name: importlib.metadata.version(name) if specs[name] else None for name in peers}
 
 
 def contenders(case: Case) -> Iterator[Contender]:

@@ -20,7 +20,7 @@ CALLS = 4  # of a function between two events
 
 @dataclass(frozen=True)
 class Device:
-    """What timing on a device needs of PyTorch."""
+    """The functions of PyTorch for timing on a device."""
 
     name: str
     event: Callable[[], Any]
@@ -104,9 +104,9 @@ def _properties(module: Any) -> Any:
 
 
 def described(device: Device | None) -> str:
-    """Return what the card is called, or an empty string."""
+    """Return the name of the card, or an empty string."""
     if device is None:
         return ""
     module = getattr(torch, device.name, None)
-    found = _properties(module) if module is not None else None
-    return str(getattr(found, "name", device.name))
+    properties = _properties(module) if module is not None else None
+    return str(getattr(properties, "name", device.name))

@@ -20,7 +20,7 @@ from kofn.commands.bench.contenders import contenders
 from kofn.commands.bench.devices import Device
 
 ERROR = {"float32": 3e-6, "bfloat16": 8e-3, "float16": 1e-3}
-"""How far weights may be from the float64 ones, and numbers above 1, relatively; half of
+"""The allowed error of weights against float64, relative for numbers above 1; half of
 bfloat16's last place near 1 is 4e-3, of float16's 5e-4.
 """
 
@@ -59,19 +59,19 @@ def measure(
 ) -> tuple[list[Timing], float]:
     """Return the timings of all contenders, and the bytes per second of a copy of the scores.
 
-    On a device every call has other scores than those before it, which its cache no longer has.
+    On a device every call has other scores than the calls before it, which its cache no longer has.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(case.shape, generator=generator).to(getattr(torch, dtype)).to(case.device)
     pool = [x] if device is None else device.fresh(x)
-    found: list[Timing] = []
+    timings: list[Timing] = []
     baselines: dict[str, Runner] = {}
     for contender in contenders(case):
         if contender.framework == "jax" and dtype != "float32":
             continue
         tell(contender.name)
         timing = Timing(contender)
-        found.append(timing)
+        timings.append(timing)
         try:
             passes = _passes(contender, pool)
             timing.trouble = _check(contender, case, x, _passes(contender, [x]), device)
@@ -88,7 +88,7 @@ def measure(
                         timing.memory[what] = held
         except Exception as error:  # another library failed: report it and continue
             timing.trouble = f"{type(error).__name__}: {error}".splitlines()[0]
-    return found, _copy_rate(x, rounds) if device is None else device.copy_rate(rounds)
+    return timings, _copy_rate(x, rounds) if device is None else device.copy_rate(rounds)
 
 
 def _check(
@@ -154,7 +154,7 @@ def _runner(passes: Passes, device: Device | None) -> Runner:
 
 
 def clock() -> tuple[str, Callable[[], float]]:
-    """Return what is timed, and by what.
+    """Return the name of the clock, and its function.
 
     With one thread it is the processor's time, so that other work on the machine does not count.
     """
@@ -246,12 +246,12 @@ def _to_torch(y: Any) -> torch.Tensor:
 def slowdown(timings: Sequence[Timing]) -> float:
     """Return softmax's median time over its best: well above 1 on a busy machine."""
     kinds = {(each.contender.framework, what) for each in timings for what in each.baselines}
-    found = []
+    ratios = []
     for framework, what in kinds:
         ours = (each for each in timings if each.contender.framework == framework)
         seconds = [one for each in ours for one in each.baselines.get(what, ())]
-        found.append(statistics.median(seconds) / min(seconds))
-    return max(found, default=1.0)
+        ratios.append(statistics.median(seconds) / min(seconds))
+    return max(ratios, default=1.0)
 
 
 def count(case: Case, dtype: str) -> int:

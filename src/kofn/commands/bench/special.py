@@ -100,7 +100,7 @@ def _knapsacks(case: Case, links: tuple[LinkName, ...]) -> dict[str, Map]:
 
 
 def jax(case: Case) -> Iterator[Contender]:
-    """Yield what is timed on JAX arrays."""
+    """Yield the contenders on JAX arrays."""
     if importlib.util.find_spec("jax"):
         yield jax_softmax()
         yield from ours(of_every_link(case.k), "jax")
@@ -216,5 +216,5 @@ def labels(case: Case) -> torch.Tensor:
 def chosen(case: Case) -> torch.Tensor:
     """Draw k entries of each row, as booleans."""
     drawn = torch.rand(case.shape, generator=torch.Generator().manual_seed(2))
-    found = torch.zeros(case.shape, dtype=torch.bool)
-    return found.scatter(-1, drawn.topk(case.k).indices, True).to(case.device)
+    none = torch.zeros(case.shape, dtype=torch.bool)
+    return none.scatter(-1, drawn.topk(case.k).indices, True).to(case.device)

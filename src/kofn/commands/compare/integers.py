@@ -13,13 +13,13 @@ EXACT = 1 << 53
 
 def as_floats(name: str, values: np.ndarray) -> np.ndarray:
     """Return integers as float64; InputError where that has them not all."""
-    found = values.astype(np.float64)
+    floats = values.astype(np.float64)
     if values.dtype.itemsize == 8 and values.size:
-        top = np.nextafter(float(np.iinfo(values.dtype).max), 0)  # what rounds up to more has none
-        lost = values[found.clip(None, top).astype(values.dtype) != values]
+        top = np.nextafter(float(np.iinfo(values.dtype).max), 0)  # floats above it have none
+        lost = values[floats.clip(None, top).astype(values.dtype) != values]
         if lost.size:
             raise InputError(rounded(name, lost.flat[0]))
-    return found
+    return floats
 
 
 def of_text(name: str, rows: Sequence[Sequence[str]], exact: bool) -> np.ndarray:
@@ -34,8 +34,8 @@ def of_text(name: str, rows: Sequence[Sequence[str]], exact: bool) -> np.ndarray
             limits = np.iinfo(dtype)
             if all(limits.min <= number <= limits.max for number in every if number is not None):
                 return np.array(whole, dtype)
-    for number, found in zip(every, floats.flat, strict=True):
-        if number is not None and number != int(found):
+    for number, as_float in zip(every, floats.flat, strict=True):
+        if number is not None and number != int(as_float):
             raise InputError(rounded(name, number))
     return floats
 

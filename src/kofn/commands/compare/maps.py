@@ -125,7 +125,7 @@ def _perturbed(scores: Any, k: float, temperature: Any) -> Any:
 
 
 STEP = 1e-5
-"""Of a central difference, in temperatures: it leaves ten digits of a smooth function."""
+"""The step of a central difference, in temperatures: it leaves ten digits of a smooth function."""
 
 
 def _perturbed_product(scores: Any, k: float, temperature: float, v: Any) -> Any:
@@ -195,22 +195,22 @@ def named(name: str, k: float, alpha: float | None) -> Map:
     names = {each.name: each for each in MAPS} | {each.at_one: each for each in MAPS if each.at_one}
     if name not in names:
         raise InputError(f"--map must be one of {', '.join(names)}; got {name!r}")
-    found = names[name]
+    entry = names[name]
     if alpha is not None:
-        if found.link != "entmax":
+        if entry.link != "entmax":
             raise InputError(f"--alpha needs --map entmax; got --map {name}")
         link = links.entmax(alpha)
-        found = Map(name, lambda x, k, t: soft_topk(x, k, link=link, temperature=t))
-    if not found.serves(k) or (name == found.at_one and k != 1):
-        wanted = "needs k = 1" if k != 1 and not found.whole else "needs an integer k of 2 or more"
+        entry = Map(name, lambda x, k, t: soft_topk(x, k, link=link, temperature=t))
+    if not entry.serves(k) or (name == entry.at_one and k != 1):
+        wanted = "needs k = 1" if k != 1 and not entry.whole else "needs an integer k of 2 or more"
         raise InputError(f"--map {name} {wanted}; got k = {k:g}")
-    return found
+    return entry
 
 
 def _norm(push: Any, like: np.ndarray, pull: Any = None) -> np.ndarray:
     """Return each row's largest singular value to three digits.
 
-    It is the largest within the vectors v, JᵀJv, (JᵀJ)²v … (Lanczos), anew from the best of
+    It is the largest within the vectors v, JᵀJv, (JᵀJ)²v … (Lanczos), again from the best of
     them: the power method alone takes hundreds of rounds where two values are nearly equal.
     """
     pull = push if pull is None else pull

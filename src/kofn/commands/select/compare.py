@@ -68,7 +68,7 @@ class Comparison:
         return float(np.mean(method.scores[judge]))
 
     def differences(self, method: Method, judge: str) -> np.ndarray:
-        """Return the score of `method` minus that of soft_topk, one number per split."""
+        """Return the score of `method` minus the score of soft_topk, one number per split."""
         ours = next(each for each in self.methods if each.name == OURS)
         return np.asarray(method.scores[judge]) - np.asarray(ours.scores[judge])
 

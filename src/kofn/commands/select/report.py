@@ -31,14 +31,14 @@ def ranked(selector: SoftTopKSelector) -> list[int]:
 def as_json(outcomes: list[Outcome], *, seed: int, missing: str, seconds: float) -> bytes:
     """Return the results, with every score of every split, as indented UTF-8 JSON.
 
-    One table's are at the top; those of several are in a list under "tables".
+    One table's are at the top; several tables' are in a list under "tables".
     """
     about = {"seed": seed, "missing": missing, "seconds": round(seconds, 1)}
-    tables = [_found(outcome) for outcome in outcomes]
+    tables = [_outcome(outcome) for outcome in outcomes]
     return json_bytes(about | (tables[0] if len(tables) == 1 else {"tables": tables}))
 
 
-def _found(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     table, selector, comparison = outcome.table, outcome.selector, outcome.comparison
 
     def column(i: int) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def _method(method: Method, outcome: Outcome) -> dict[str, Any]:
             "minus_soft_topk": {"mean": float(differences.mean()), "spread": spread(differences)},
             "splits": scores,
         }
-    found = {"planted_found": method.found} if outcome.table.planted else {}
-    return {"method": method.name, "detail": method.detail, **found, "held_out": held_out}
+    planted = {"planted_found": method.found} if outcome.table.planted else {}
+    return {"method": method.name, "detail": method.detail, **planted, "held_out": held_out}
 
 
 def as_rich(outcome: Outcome) -> list[Any]:

@@ -132,9 +132,9 @@ def _complete(X: np.ndarray, columns: list[str], target: Any, missing: str) -> n
     """Return (rows,) booleans: the rows to keep."""
     empty, untold = np.isnan(X), target.isna().to_numpy()
     if missing == "refuse":
-        found = [columns[i] for i in np.flatnonzero(empty.any(0))]
-        where = _listed(found) if found else f"the target {target.name!r}"
-        if found or untold.any():
+        incomplete = [columns[i] for i in np.flatnonzero(empty.any(0))]
+        where = _listed(incomplete) if incomplete else f"the target {target.name!r}"
+        if incomplete or untold.any():
             raise InputError(
                 f"missing values in {where}; add --missing drop (their rows) or --missing median"
             )
@@ -209,9 +209,9 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
         (np.isinf(X), "infinite values", "every entry must be finite"),
         (np.abs(X) > LARGEST, f"values beyond ±{LARGEST:g}", "rescale them"),
     ):
-        found = [columns[i] for i in np.flatnonzero(bad.any(0))]
-        if found:
-            raise InputError(f"{what} in {_listed(found)}; {advice}")
+        names = [columns[i] for i in np.flatnonzero(bad.any(0))]
+        if names:
+            raise InputError(f"{what} in {_listed(names)}; {advice}")
     return X
 
 
@@ -229,8 +229,8 @@ def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[st
             raise InputError(f"the target {name!r} is not numeric; --task regression needs numbers")
         _check_numbers(y, name)
         return task, y, []
-    found, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
-    classes = [f"{label:g}" if numeric else str(label) for label in found]
+    kinds, labels, counts = np.unique(y, return_inverse=True, return_counts=True)
+    classes = [f"{label:g}" if numeric else str(label) for label in kinds]
     if len(classes) < 2:
         raise InputError(
             f"the target {name!r} has one class only ({classes[0]!r}); give at least two classes"

@@ -22,7 +22,7 @@ UNMET = {
     "block_indices": "blocks that an indexer has chosen (as in MiniMax-M3)",
     "cache": "a paged cache (continuous batching)",
 }
-"""What an attention module may ask for beyond `sparse_attention`: leaving it out would be wrong."""
+"""Options of attention modules that `sparse_attention` lacks: leaving them out would be wrong."""
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -108,7 +108,7 @@ def _check_name(name: str) -> None:
 
 
 def _try(options: dict[str, Any]) -> None:
-    """Raise here what the options would raise in the first call of a model."""
+    """Raise the errors of the options here, and not in the first call of a model."""
     heads = [value for value in options.values() if isinstance(value, Tensor)]
     like = heads[0] if heads else torch.zeros((), dtype=torch.float32, device="cpu")
     count = max([value.shape[0] for value in heads if value.ndim == 2], default=1)
@@ -120,8 +120,8 @@ def _try(options: dict[str, Any]) -> None:
 def _mask(*sizes: Any, **options: Any) -> Tensor | None:
     """Return a boolean mask, True where a position takes part; None only where all do.
 
-    PyTorch's attention does without a mask where its is_causal has the same meaning, which is not
-    that of `sparse_attention` for fewer queries than keys.
+    PyTorch's attention does without a mask where its is_causal has the same meaning, which differs
+    from `sparse_attention`'s for fewer queries than keys.
     """
     return sdpa_mask(*sizes, **{**options, "allow_is_causal_skip": False})
 
@@ -145,7 +145,7 @@ def _attention(
             raise ValueError(f"kofn's attention has no {what}; got {name}")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", False)
-    # A mask, where there is one, already has what is causal.
+    # A mask, where there is one, is causal already.
     is_causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
     mask = _joined(attention_mask, position_bias)
     output, weights = sparse_attention(

@@ -45,7 +45,7 @@ def _holds() -> bool:
 
 
 def _fault() -> str | None:
-    """Return what is wrong with the library on this machine, if anything is."""
+    """Return the fault of the library on this machine, None if it has none."""
     try:
         right = all(_right(n, dtype) for n in _SIZES for dtype in (np.float32, np.float64))
     except Exception as error:  # such as a function that it lacks
@@ -54,7 +54,7 @@ def _fault() -> str | None:
 
 
 def _right(n: int, dtype: type[np.floating]) -> bool:
-    """Return whether weights, gradients and choices of some rows are those of NumPy."""
+    """Return whether weights, gradients and choices of some rows equal NumPy's."""
     from kofn.kernels.cpu.choice import launch as choice
     from kofn.kernels.cpu.rows import launch as rows
 
@@ -76,9 +76,9 @@ def _right(n: int, dtype: type[np.floating]) -> bool:
     )
 
 
-def _near(found: Any, wanted: Any, most: float) -> bool:
-    """Return whether numbers are so near; np.allclose would take half of the time of it all."""
-    return bool((np.abs(found - wanted) <= most).all())
+def _near(got: Any, wanted: Any, most: float) -> bool:
+    """Return whether numbers are so near; np.allclose would take half of the time of this check."""
+    return bool((np.abs(got - wanted) <= most).all())
 
 
 def _forget() -> None:

@@ -14,22 +14,22 @@ from kofn.kernels.cpu.subsets import launch as subsets
 
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
-    """Return what rows and k-subsets need, for links by number and bytes per number."""
-    found = [*half.codes()]
+    """Return the code that rows and k-subsets need, for links by number and bytes per number."""
+    codes = [*half.codes()]
     kinds = list(kinds)
     for size in sizes:
-        found += launch.codes(kinds, size)
-        found += [subsets.code_of(module, size) for module in ("sums", "sampling")]
-        found += choice.codes(size)
-        found += noise.codes(kinds, size)
-        found += knapsack.codes(kinds, size)
-        found += segments.codes(size)
-        found.append(blocks.code_of(size))
-    return list(dict.fromkeys(found))
+        codes += launch.codes(kinds, size)
+        codes += [subsets.code_of(module, size) for module in ("sums", "sampling")]
+        codes += choice.codes(size)
+        codes += noise.codes(kinds, size)
+        codes += knapsack.codes(kinds, size)
+        codes += segments.codes(size)
+        codes.append(blocks.code_of(size))
+    return list(dict.fromkeys(codes))
 
 
 def ship() -> None:
-    """Translate all of them anew, for `make kernels`."""
+    """Translate all of them again, for `make kernels`."""
     from kofn.kernels.cpu.compiler import now, shipped
 
     every = functions(layout.SERVED, (4, 8))

@@ -1,6 +1,6 @@
 """Launches of Triton's kernels without a search for the program, most of the time of a short call.
 
-Triton finds anew in every launch what its arguments are compiled for. Here its first launch with
+Triton looks up in every launch what its arguments are compiled for. Here its first launch with
 arguments of a kind gives the program; the next ones call that, as Triton's users may.
 """
 
@@ -39,9 +39,9 @@ def launch(
         if program is not None:
             program[programs, 1, 1](given, *arrays, *constants)
             return
-        found = kernel[programs,](given, *arrays, *constants, **options)
-    if usual and isinstance(found, CompiledKernel):  # of the interpreter it is none
-        _PROGRAMS[key] = found
+        compiled = kernel[programs,](given, *arrays, *constants, **options)
+    if usual and isinstance(compiled, CompiledKernel):  # of the interpreter it is none
+        _PROGRAMS[key] = compiled
 
 
 def _add_kinds(kinds: list[Any], arguments: Any) -> bool:
@@ -68,7 +68,7 @@ def _add_kinds(kinds: list[Any], arguments: Any) -> bool:
 
 
 def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Launches go to the current device, which need not be that of the tensor."""
+    """Make the tensor's device the current one, to which launches go."""
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return _HERE
     return torch.cuda.device(x.device)

@@ -86,7 +86,7 @@ _GAUSS = {
         (0.9815606342467192, 0.04717533638651141),
     ),
 }
-"""Of Gauss–Legendre rules on [−1, 1] the places above 0 with their weights."""
+"""The places above 0 of Gauss–Legendre rules on [−1, 1], with their weights."""
 
 
 def _gauss(count: int) -> tuple[list[float], list[float]]:
@@ -320,13 +320,13 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
     idle = bounds[bounds.shape[0] // 2][None]  # one that is already present
     counts = [_count_above(y, kink, share, start) for kink, share in kinks]
     descending = _largest(y, max(counts))
-    found = []
+    points = []
     for (kink, _), count in zip(kinks, counts, strict=True):
         places = move_axis(descending[..., :count], -1, 0)[..., None] + kink
         places = scale.coordinate(places)
-        found.append(places[:1])
-        found.append(xp.where(places[1:] > low, places[1:], idle))
-    return found
+        points.append(places[:1])
+        points.append(xp.where(places[1:] > low, places[1:], idle))
+    return points
 
 
 def _count_above(y: Array, kink: float, share: float, start: Array) -> int:

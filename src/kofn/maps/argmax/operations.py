@@ -51,18 +51,18 @@ ROWS = Signature(
 
 
 def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
-    p, found = quadrature.evaluate(*rows)
-    return p, *(found or (None, None, None))
+    p, measure = quadrature.evaluate(*rows)
+    return p, *(measure or (None, None, None))
 
 
-def _back(_: Any, rows: Noisy, cotangent: Array, p: Array, *found: Array | None) -> Array:
-    known: Any = found
-    measure = None if found[0] is None else Measure(*known)
+def _back(_: Any, rows: Noisy, cotangent: Array, p: Array, *kept: Array | None) -> Array:
+    known: Any = kept
+    measure = None if kept[0] is None else Measure(*known)
     return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)
 
 
 def _of_moving(cotangent: Array, p: Array) -> Array:
-    """Return the cotangents without those of entries that no noise chooses: these do not move.
+    """Return the cotangents without entries that no noise chooses, whose weights are constant.
 
     They may be infinite or NaN, as an entropy's.
     """
@@ -114,10 +114,10 @@ def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
 
 def _from_nodes(_: Any, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
-    found: Any = Measure(*kept[:, :count])
+    measure: Any = Measure(*kept[:, :count])
     if not count:
-        found = quadrature.evaluate(*rows)[1] or None
-    return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), found)
+        measure = quadrature.evaluate(*rows)[1] or None
+    return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)
 
 
 COMPILED = Operation(
@@ -138,4 +138,4 @@ COMPILED = Operation(
     ),
     fake=lambda y, *noise: (y.new_empty(y.shape), _memory(_pack(y, *noise))),
 )
-"""The same where what is kept is one array, of a size that is known before the nodes are."""
+"""The same with one kept array, of a size that is known before the nodes are."""

@@ -49,23 +49,23 @@ class Measure(NamedTuple):
 def evaluate(y: Array, noise: Noise) -> tuple[Array, Measure | tuple[()]]:
     """Return p without derivatives, and the Measure if kernels have found it."""
     kernels = noise_kernels(noise.link, y)
-    found: Measure | tuple[()] = ()
+    known: Measure | tuple[()] = ()
     if kernels is None:
         measure = measured(y, noise)
         p = accumulated(y, lambda node: node.mass * hazard(noise.link, node.at, y), measure)
     else:
         at, width = (cast(a, y.dtype) for a in nodes(y, noise))
         p, log_mass, each = kernels.spread(y, noise.link, at, width)
-        found = _normalized(at, width, log_mass, each)
+        known = _normalized(at, width, log_mass, each)
     total = row_sum(p)
     # So that a single entry has weight exactly 1.
-    return p / namespace(y).where(total > 0, total, 1.0), found
+    return p / namespace(y).where(total > 0, total, 1.0), known
 
 
-def jacobian_product(y: Array, noise: Noise, v: Array, found: Measure | None = None) -> Array:
-    """Return J v, differentiable in y and v; J is symmetric. `found` is what `evaluate` found."""
+def jacobian_product(y: Array, noise: Noise, v: Array, known: Measure | None = None) -> Array:
+    """Return J v, differentiable in y and v; J is symmetric. `known` is by `evaluate`."""
     xp = namespace(y)
-    kernels = None if found is None else noise_kernels(noise.link, y, v)
+    kernels = None if known is None else noise_kernels(noise.link, y, v)
     y = from_the_largest(y, noise)
     # J maps a constant to 0. The largest entry's h far exceeds all others at the lower end of
     # the noise; with v = 0 there, no large terms cancel.
@@ -73,9 +73,9 @@ def jacobian_product(y: Array, noise: Noise, v: Array, found: Measure | None = N
     top = cast(fixed == xp.max(fixed, axis=-1)[..., None], y.dtype)
     v = xp.where(fixed == -math.inf, 0.0, v)
     v = v - row_sum(top * v) / row_sum(top)
-    if found is not None and kernels is not None:
-        mass = found.mass * found.total
-        return kernels.product(y, noise.link, found.at, mass, found.total, v)
+    if known is not None and kernels is not None:
+        mass = known.mass * known.total
+        return kernels.product(y, noise.link, known.at, mass, known.total, v)
     measure = measured(y, noise)
 
     def mean(node: Measure) -> tuple[Array]:

@@ -41,15 +41,16 @@ def probabilities(y: Array, noise: Noise) -> Array:
     if is_torch(y):
         if of_torch.state.is_eager(y):
             return route.computed(EAGER, None, Noisy(y, noise), ())
-        found = route.by_kernel(COMPILED, Noisy(y, noise))
-        if found is not None:
-            return found
+        weights = route.by_kernel(COMPILED, Noisy(y, noise))
+        if weights is not None:
+            return weights
     p = evaluate(stop_gradient(y), noise)[0]
     if not has_gradients(y):
         return p
     link = noise.link
     change = with_gradients_of(partial(_slope, link.id, link.alpha, noise.kinks), y)
-    # What no noise chooses does not move, and may carry any cotangent: an entropy's is infinite.
+    # An entry that no noise chooses is constant, and may carry any cotangent: an entropy's is
+    # infinite.
     return p + namespace(p).where(p == 0, 0.0, change)
 
 

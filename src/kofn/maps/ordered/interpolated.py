@@ -31,7 +31,7 @@ INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
 LONG = 1 << 22
-"""Entries of a row of which not all numbers of entries and a half are exact in float32."""
+"""Entries of a row too long for numbers of entries and a half to be exact in float32."""
 
 
 class Rows(Protocol):
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(q: float | Array, interpolation: str, temperature: float, x: Array) -> Wanted:
-    """Check what is wanted of x."""
+    """Check the arguments for quantiles of x."""
     check_choice("interpolation", interpolation, INTERPOLATIONS)
     allowed = "a finite number ≥ 0, in the units of x"
     soft = check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
@@ -93,7 +93,7 @@ def _shares(q: float | Array, x: Array) -> Array:
 
 
 def quantiles(rows: Rows, of: Wanted) -> Array:
-    """Return the quantiles of rows, (…, those of q)."""
+    """Return the quantiles of rows, (…, number of q)."""
     q, interpolation, temperature, rounding = of
     xp, count = namespace(q), rows.counts
     last = xp.where(count > 0, count - 1, 0.0)
@@ -112,50 +112,50 @@ def quantiles(rows: Rows, of: Wanted) -> Array:
         values = rows.ranked(xp.concat((low, high, end), axis=-1))
         many = q.shape[0]
         first, second, top = values[..., :many], values[..., many:-1], values[..., -1:]
-    found = _between(first, second, cast(share, first.dtype))
-    found = _with_nan(found, q, (count > 0) & xp.isnan(top), rows)
-    return xp.where((count <= 0) | xp.isnan(q), math.nan, found)
+    between = _between(first, second, cast(share, first.dtype))
+    between = _with_nan(between, q, (count > 0) & xp.isnan(top), rows)
+    return xp.where((count <= 0) | xp.isnan(q), math.nan, between)
 
 
-def _with_nan(found: Array, q: Array, bad: Array, rows: Rows) -> Array:
+def _with_nan(numbers: Array, q: Array, bad: Array, rows: Rows) -> Array:
     """Return NaN for rows that have one; so are their derivatives, in each number and in q."""
     if is_at_hand(bad) and not bad.any():
-        return found
-    if has_gradients(found):
-        every = rows.total(bad) + cast(q, found.dtype)
-        found = found + namespace(found).where(bad, every, 0.0)
-    return nan_where(found, bad)
+        return numbers
+    if has_gradients(numbers):
+        every = rows.total(bad) + cast(q, numbers.dtype)
+        numbers = numbers + namespace(numbers).where(bad, every, 0.0)
+    return nan_where(numbers, bad)
 
 
 def _thresholds(rows: Rows, k: Array, temperature: float) -> Array:
     xp, each = namespace(k), (rows.threshold(k[..., i], temperature) for i in range(k.shape[-1]))
-    found = xp.stack(tuple(each), axis=-1)
-    if is_at_hand(found) and not xp.isnan(found).any():
-        return found
-    # Soft top-k chooses no −inf, and of a row of nothing else it has no threshold.
-    return xp.where((rows.greatest() == -math.inf)[..., None], -math.inf, found)
+    thresholds = xp.stack(tuple(each), axis=-1)
+    if is_at_hand(thresholds) and not xp.isnan(thresholds).any():
+        return thresholds
+    # Soft top-k chooses no −inf, and has no threshold in a row of nothing else.
+    return xp.where((rows.greatest() == -math.inf)[..., None], -math.inf, thresholds)
 
 
 def mirrored(k: Array, count: Array) -> tuple[Array, Array]:
     """Return the smaller of k and count − k, and 1, or −1 where the row has to change its sign.
 
-    The threshold of the k largest is that of the count − k smallest.
+    The k largest and the count − k smallest have one threshold.
     """
     xp, few = namespace(k), 2 * k <= count
     return xp.where(few, k, count - k), xp.where(few, scalar(k, 1.0), -1.0)
 
 
 def _between(first: Array, second: Array, share: Array) -> Array:
-    """Return what lies between two numbers: an infinite one, if it has a share, unless both do."""
+    """Interpolate between two numbers: an infinite one wins, if it has a share, unless both do."""
     xp = namespace(first)
     both = xp.isfinite(first) & xp.isfinite(second)
-    # What is not taken is 0, for the derivative of infinity times 0 is NaN.
+    # Other numbers are 0, for the derivative of infinity times 0 is NaN.
     low, high = (xp.where(both, each, 0.0) for each in (first, second))
     plain = both & xp.isfinite(high - low)
-    moved = low + share * xp.where(plain, high - low, 0.0)
+    inside = low + share * xp.where(plain, high - low, 0.0)
     far = low * (1 - share) + high * share  # where the difference overflows
     ends = xp.where((share > 0) & (first != second), first + second, first)
-    return xp.where(plain, moved, xp.where(both, far, ends))
+    return xp.where(plain, inside, xp.where(both, far, ends))
 
 
 def _places(at: Array, last: Array, interpolation: str) -> tuple[Array, Array, Array]:

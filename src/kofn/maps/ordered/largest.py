@@ -52,8 +52,8 @@ def topk(
     Returns:
         A named tuple of two arrays like `x` with k entries along `dim`, the largest first. NaN
         counts as the largest number, as in torch, NumPy and JAX (in the weights of `soft_topk` it
-        makes the row NaN instead). −0 and 0 are equal. Values have the gradient of torch.topk: that
-        of the entries they are; indices are int64 (on JAX its default, int32 or int64).
+        makes the row NaN instead). −0 and 0 are equal. Values have the gradient of their
+        entries, as in torch.topk; indices are int64 (on JAX its default, int32 or int64).
 
     Raises:
         TypeError: x has another kind or dtype; k is no integer, such as an array.
@@ -80,8 +80,8 @@ def topk(
             playing = last_mask(mask, x, form, "x")
             indices = route.answer(FIRST_OF_MASKED, given, playing, settings=(k, way))
             kept = take_along_last(playing, indices)
-            found = take_along_last(rows, indices)
-            values = form.xp.where(kept, found, outermost(rows, greatest=smallest))
+            entries = take_along_last(rows, indices)
+            values = form.xp.where(kept, entries, outermost(rows, greatest=smallest))
     return TopK(_back(cast(values, x.dtype), form), _back(indices, form))  # type: ignore[arg-type]  # of its kind
 
 

@@ -71,9 +71,9 @@ def quantile(
             quantile NaN.
 
     Returns:
-        An array like `x` without `dim`; before its dimensions that of q, if q has one. Of integers,
-        floats of the framework's default dtype: the places are found exactly, and what lies between
-        two numbers in float64 (on JAX in its default).
+        An array like `x` without `dim`; before its dimensions q's, if q has one. Of integers,
+        floats of the framework's default dtype: the places are found exactly, and numbers between
+        two of them in float64 (on JAX in its default).
         Differentiable in x, and with "linear" in q: exactly, the gradient goes to the one or two
         numbers that were found. NaN for a row without numbers. In a row with a NaN, the gradient
         is NaN, too.
@@ -113,13 +113,13 @@ def quantile(
         playing = known if playing is None else playing & known
     of = wanted(q, interpolation, temperature, rows)
     with quiet(x):
-        found = of_dense(rows, playing, of)
+        answer = of_dense(rows, playing, of)
     dtype = form.dtype if floats else default_float(x)
-    return _shaped(cast(found, dtype), form, dim, keepdim, getattr(q, "ndim", 0))
+    return _shaped(cast(answer, dtype), form, dim, keepdim, getattr(q, "ndim", 0))
 
 
 def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:
-    """Return the quantiles of rows along the last dimension, (…, those of q)."""
+    """Return the quantiles of rows along the last dimension, (…, number of q)."""
     if not rows.shape[-1]:
         none = namespace(rows).sum(cast(rows, compute_dtype(rows)), axis=-1)[..., None]
         return none + cast(of.q, none.dtype) * 0.0 + math.nan  # in the graph of both
@@ -172,11 +172,11 @@ class DenseRows(NamedTuple):
         return namespace(x).sum(namespace(x).where(some, x, 0), axis=-1)[..., None]
 
 
-def _shaped(found: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:
-    """Return quantiles, (…, those of q), with those of q first, if it has a dimension."""
-    answer: Any = move_axis(found, -1, 0) if lead else found[..., 0][()]
+def _shaped(last: Array, form: Form[ArrayT], dim: int | None, keepdim: bool, lead: int) -> ArrayT:
+    """Return quantiles, (…, number of q), with q's dimension first, if it has one."""
+    answer: Any = move_axis(last, -1, 0) if lead else last[..., 0][()]
     if keepdim:
-        first = tuple(found.shape[-1:]) if lead else ()
+        first = tuple(last.shape[-1:]) if lead else ()
         at = len(form.shape) + form.dim
         rows = (1,) * len(form.shape) if dim is None else (*form.batch[:at], 1, *form.batch[at:])
         answer = answer.reshape((*first, *rows))

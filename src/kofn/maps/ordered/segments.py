@@ -114,13 +114,13 @@ def segment_quantile(
         q, interpolation, temperature, ignore_nan: as for `quantile`.
 
     Returns:
-        (segments, …); before these dimensions that of q, if q has one. Differentiable as
+        (segments, …); before these dimensions q's, if q has one. Differentiable as
         `quantile`; NaN for a segment without numbers.
 
     Raises:
         TypeError, ValueError: as for `quantile` and `segment_soft_topk`.
 
-    Source: that of `quantile`.
+    Source: as for `quantile`.
 
     Example:
         >>> import numpy as np
@@ -137,11 +137,11 @@ def segment_quantile(
     of = wanted(q, interpolation, temperature, values.reshape(-1))
     with quiet(values):
         rows = _Rows.of(values, playing, form, descending=False)
-        found = quantiles(rows, of)
-    found = _tall(cast(found, form.dtype), form)
+        answer = quantiles(rows, of)
+    answer = _tall(cast(answer, form.dtype), form)
     if getattr(q, "ndim", 0):
-        return move_axis(found, 1, 0)  # type: ignore[return-value]  # of the kind of x
-    return found[:, 0]  # type: ignore[return-value]  # of the kind of x
+        return move_axis(answer, 1, 0)  # type: ignore[return-value]  # of the kind of x
+    return answer[:, 0]  # type: ignore[return-value]  # of the kind of x
 
 
 class _Rows(NamedTuple):
@@ -176,8 +176,8 @@ class _Rows(NamedTuple):
         if not self.x.shape[0]:
             none = cast(namespace(self.x).sum(self.x), self.x.dtype)  # 0, in the graph of x
             return full_like(self.x, tuple(entries.shape), 0) + none
-        found: Array = self.x[entries]
-        return found
+        some: Array = self.x[entries]
+        return some
 
     @property
     def counts(self) -> Array:
@@ -187,8 +187,8 @@ class _Rows(NamedTuple):
         xp = namespace(ranks)
         places = xp.broadcast_to(ranks, (self.form.rows, ranks.shape[-1]))
         places = cast(places, self.order.members.dtype)
-        found = self.numbers(self.entries(places, self.members(0) - 1))
-        return cast(found, compute_dtype(self.x))
+        numbers = self.numbers(self.entries(places, self.members(0) - 1))
+        return cast(numbers, compute_dtype(self.x))
 
     def threshold(self, k: Array, temperature: float) -> Array:
         xp, rows, over = namespace(k), (self.form.rows,), self.form.over
@@ -201,8 +201,8 @@ class _Rows(NamedTuple):
         x = without_deleted(x if self.states is None else xp.where(self.states == 0, x, -math.inf))
         t = temperature_of(temperature, rows, x)
         given = Given(x, cast(k, x.dtype), t, links.logistic.inner, self.form)
-        found = route.answer(THETA, given)
-        return found if sign is None else sign * found
+        theta = route.answer(THETA, given)
+        return theta if sign is None else sign * theta
 
     def greatest(self) -> Array:
         return self.form.over.max(self._in_play(stop_gradient(self.x), -math.inf))

@@ -21,7 +21,7 @@ from kofn.nn.tensors import check_tensors
 class SparseAttention(nn.Module):
     """Multi-head attention with entmax, sparsemax or soft top-k weights in place of softmax.
 
-    The arguments, the inputs and the meaning of masks are those of torch.nn.MultiheadAttention.
+    The arguments, the inputs and the meaning of masks are as in torch.nn.MultiheadAttention.
 
     Args:
         embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype: as there.

@@ -24,7 +24,7 @@ On a GPU flex_attention takes 2^(s/ln 2 − m) by one rounding less than m = max
 that is a power of 8e22, and the row NaN; for −1e6 a tenth of an octave.
 """
 SCORES = 2**26
-"""How many scores the first pass holds at a time."""
+"""The number of scores that the first pass holds at a time."""
 
 
 def sparse_flex_attention(
@@ -89,11 +89,11 @@ def sparse_flex_attention(
     used, few = _link_and_k(weights, alpha, k, link)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     # With the temperature in the queries, its gradient comes by itself, and a new one compiles
-    # nothing anew.
+    # nothing.
     query = query * (scale / _temperature(temperature, query))
     theta = _threshold(query, key, block_mask, used, few)
     if _wants_gradients(query, key):
-        theta = theta + _moved(query, key, block_mask, used, theta)
+        theta = theta + _follow_theta(query, key, block_mask, used, theta)
 
     def log_weight(score: Tensor, n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return used.log_cdf(score - theta[n, h, i])
@@ -126,15 +126,15 @@ def _threshold(query: Tensor, key: Tensor, block_mask: Any, link: Link, k: Any) 
     columns = key.to(wide).mT  # θ in bfloat16 would not belong to the scores of flex_attention
     few = k.broadcast_to(batch, heads, rows) if isinstance(k, Tensor) else k
     step = max(1, SCORES // max(1, batch * heads * key.shape[-2]))
-    found = []
+    parts = []
     for start in range(0, rows, step):
         part = slice(start, min(start + step, rows))
         scores = by_group(query[:, :, part].to(wide), columns, groups)
         mask = _dense(block_mask, scores, start)
         several = few[..., part] if isinstance(few, Tensor) else few
         theta = shared_threshold(scores, several, link=link, mask=mask)
-        found.append(torch.where(theta.isfinite(), theta, _alone(scores, mask)))
-    return torch.cat(found, -1) if found else query.new_zeros(batch, heads, 0, dtype=wide)
+        parts.append(torch.where(theta.isfinite(), theta, _alone(scores, mask)))
+    return torch.cat(parts, -1) if parts else query.new_zeros(batch, heads, 0, dtype=wide)
 
 
 def _alone(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -162,7 +162,7 @@ def _dense(block_mask: Any, scores: Tensor, start: int) -> Tensor | None:
     return create_mask(shifted, batch, heads, rows, columns, device=device)
 
 
-def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tensor) -> Tensor:
+def _follow_theta(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tensor) -> Tensor:
     """Return 0 with the gradient of θ: ∂θ = Σ f·∂s/Σ f, with f = F′(s − θ).
 
     That is one more attention, with weights f/Σ f, which have no gradient, and the keys for values:
@@ -175,8 +175,8 @@ def _moved(query: Tensor, key: Tensor, block_mask: Any, link: Link, theta: Tenso
         return link.log_pdf(score - theta[n, h, i]).clamp(min=LEAST) + nothing
 
     center = flex(query.detach(), key.detach(), key, log_slope, block_mask)
-    moved = (query.to(theta.dtype) * center.to(theta.dtype)).sum(-1)
-    return moved - moved.detach()
+    theta_of_leaves = (query.to(theta.dtype) * center.to(theta.dtype)).sum(-1)
+    return theta_of_leaves - theta_of_leaves.detach()
 
 
 def flex(

@@ -40,8 +40,8 @@ def sparse_attention(
 ) -> Any:
     """Return w·value, where w are sparse weights of the scores query·keyᵀ·scale.
 
-    The arguments are those of torch's `scaled_dot_product_attention`, with its meaning of masks,
-    and what the weights need.
+    The arguments are torch's for `scaled_dot_product_attention`, with its meaning of masks,
+    and those of the weights.
 
     Args:
         query: [..., Hq, L, D].

@@ -65,8 +65,8 @@ class SparseHeads(nn.Module):
         numbers: dict[str, Any] = {name: each() for name, each in self.named_children()}
         kind: dict[str, Any] = dict(weights=self.weights, link=self.link, hard=self.hard)
         kind["need_weights"] = need_weights
-        found = sparse_attention(query, key, value, mask, dropout, is_causal, **kind, **numbers)
-        return found if need_weights else (found, None)
+        answer = sparse_attention(query, key, value, mask, dropout, is_causal, **kind, **numbers)
+        return answer if need_weights else (answer, None)
 
     def extra_repr(self) -> str:
         if self.weights != "soft_topk":

@@ -16,7 +16,7 @@ Numbers = float | Sequence[float] | Tensor
 
 
 class Range(NamedTuple):
-    """What a number may be, and how a real number becomes one when it is learned."""
+    """The range of a number, and the map to it from real numbers when it is learned."""
 
     low: float
     strict: bool

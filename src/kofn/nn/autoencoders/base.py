@@ -22,7 +22,7 @@ TINY = 1e-12  # the least norm of a decoder row that is divided by
 
 
 class Reporting(nn.Module):
-    """What an autoencoder says about itself."""
+    """The reports of an autoencoder on itself."""
 
     d_in: int
     d_sae: int

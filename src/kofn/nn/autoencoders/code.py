@@ -14,7 +14,7 @@ from kofn.maps.topk import hard_topk, soft_topk
 
 
 class Coding(NamedTuple):
-    """How scores [T, n] become a code."""
+    """The way from scores [T, n] to a code."""
 
     k: Any
     """Latents per token: a number, or a tensor of one entry; with a gradient if it is learned."""
@@ -73,7 +73,7 @@ def code_of(scores: Tensor, how: Coding, mask: Tensor | None) -> Coded:
 
 
 def sizes_of(scores: Tensor, signed: bool) -> Tensor:
-    """Return what the largest are kept of."""
+    """Return the numbers by which the largest are kept."""
     return scores.abs() if signed else scores
 
 

@@ -19,9 +19,9 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
     as it is for a single one.
 
     Args:
-        sae: whose `silent_latents` those are; choose `silent_after` for this loss. x: [..., d_in].
-        output: what `sae(x)` returned.
-        k: an integer in [1, d_sae], by default half of d_in, as usual.
+        sae: the one with these `silent_latents`; choose `silent_after` for this loss. x: [...,
+        d_in]. output: the answer of `sae(x)`. k: an integer in [1, d_sae], by default half of d_in,
+        as usual.
 
     Returns:
         A number. Add it to the mean squared error with a weight such as 1/32.
@@ -47,8 +47,8 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
     sizes = sizes_of(output.scores, sae.signed).masked_fill(~silent, -torch.inf)
     largest, indices = sizes.topk(k, -1)
     if sae.signed:  # fewer silent latents than k leave infinities
-        found = output.scores.gather(-1, indices)
-        largest = torch.where(largest > -torch.inf, found, 0.0)
+        scores = output.scores.gather(-1, indices)
+        largest = torch.where(largest > -torch.inf, scores, 0.0)
     else:
         largest = largest.relu()
     code = torch.zeros_like(sizes).scatter(-1, indices, largest)

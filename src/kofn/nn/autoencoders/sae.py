@@ -17,7 +17,7 @@ from kofn.nn.routing.state import is_recomputing
 
 
 class SAEOutput(NamedTuple):
-    """What `TopKSAE` returns for inputs [..., d_in]."""
+    """The answer of `TopKSAE` for inputs [..., d_in]."""
 
     reconstruction: Tensor
     """[..., d_in]."""
@@ -43,8 +43,8 @@ class TopKSAE(Autoencoder):
         selection: "token", the k largest scores of each input; "batch", the k·T largest scores of
             the T inputs of a call, so that some inputs have more latents than others. In eval(),
             "batch" keeps the scores above a running mean of the threshold, each input by itself.
-        gradient: which entries that are not kept get a gradient in training. "silent", those of
-            latents that did not fire in the last `silent_after` training calls; "all"; "chosen",
+        gradient: which entries that are not kept get a gradient in training. "silent", for
+        latents that did not fire in the last `silent_after` training calls; "all"; "chosen",
             none, as usual. "all" leaves fewer dead latents, but the reconstruction is worse.
         silent_after: an integer ≥ 1.
         link, temperature: of the soft top-k weights whose gradient that is; the temperature, a
@@ -115,12 +115,12 @@ class TopKSAE(Autoencoder):
         if self.running is not None and not self.training:
             return code_above(scores, self.running.cut, mask, self.signed)
         mask = mask if self.running is None else without_nan(scores, mask)
-        found = code_of(scores, self._coding(), mask)
+        coded = code_of(scores, self._coding(), mask)
         if self.training and not is_recomputing():
-            if self.running is not None and found.greatest is not None:
-                self.running.update(found.least, found.greatest)
-            self.firing.add(found.code.detach(), live_tokens(scores, mask))
-        return found.code
+            if self.running is not None and coded.greatest is not None:
+                self.running.update(coded.least, coded.greatest)
+            self.firing.add(coded.code.detach(), live_tokens(scores, mask))
+        return coded.code
 
     def _coding(self) -> Coding:
         soft = self.training and torch.is_grad_enabled()

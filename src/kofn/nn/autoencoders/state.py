@@ -1,4 +1,4 @@
-"""What a sparse autoencoder keeps between steps: a threshold, and which latents fire."""
+"""The state of a sparse autoencoder between steps: a threshold, and which latents fire."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class RunningCut(nn.Module):
         self.updates.add_(first)
         number = (self.updates + 1).to(self.cut.dtype)
         rate = (2 / number).clamp(min=self.RATE, max=1)
-        moved = torch.where(self.updates > 1, self.cut + rate * (new - self.cut), new)
-        self.cut.copy_(torch.where(first > 0, moved, self.cut))
+        averaged = torch.where(self.updates > 1, self.cut + rate * (new - self.cut), new)
+        self.cut.copy_(torch.where(first > 0, averaged, self.cut))
 
     @torch.no_grad()
     def fix(self, cut: Tensor) -> None:
@@ -62,7 +62,7 @@ class RunningCut(nn.Module):
 
 
 class Firing(nn.Module):
-    """How often each latent fires, and for how many calls it has been silent; not saved."""
+    """Counts of how often each latent fires, and how many calls it has been silent; not saved."""
 
     def __init__(self, d_sae: int, silent_after: int, device: Any) -> None:
         super().__init__()
@@ -106,8 +106,8 @@ def cut_below(parts: Iterable[Tensor], wanted: int) -> Tensor:
     """Return a cut that `wanted` of all scores exceed; where several tie with the next, fewer."""
     largest = torch.zeros(0, dtype=torch.float32, device="cpu")
     for part in parts:
-        found = torch.cat([largest.to(part.device), part.float().flatten()])
-        largest = found.topk(min(wanted + 1, len(found))).values
+        joined = torch.cat([largest.to(part.device), part.float().flatten()])
+        largest = joined.topk(min(wanted + 1, len(joined))).values
     least, following = largest[-2].clamp(min=0), largest[-1].clamp(min=0)
     middle = (least + following) / 2
     return torch.where(middle < least, middle, following)

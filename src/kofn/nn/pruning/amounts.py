@@ -1,4 +1,4 @@
-"""How much is kept, from the amount that is removed or the budget."""
+"""The kept amount, from the amount that is removed or the budget."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _kept(amount: object, total: float, size: int, has_costs: bool) -> float:
 def totals_of(targets: list[Target], prices: list[Cost], layout: Layout, over: Over) -> list[float]:
     """Return the sum of the costs of each tensor, over all processes that have a part of it."""
     size = layout.size if isinstance(layout, Blocks) else 1
-    found = [
+    totals = [
         price.sum(dtype=torch.float64).item()
         if isinstance(price, Tensor)
         else 0.0
@@ -86,4 +86,4 @@ def totals_of(targets: list[Target], prices: list[Cost], layout: Layout, over: O
         else float(price * (target.weight.numel() // size))
         for target, price in zip(targets, prices, strict=True)
     ]
-    return over.sum(found)
+    return over.sum(totals)

@@ -1,4 +1,4 @@
-"""What chooses the weights to keep: one row over several tensors, or n of every m."""
+"""The choice of the weights to keep: one row over several tensors, or n of every m."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ class SharedRow:
         (last, theta), (_, earlier) = trail.cpu().view(torch.float64).tolist()
         # θ as it would be if it went on as in the last two steps.
         ahead = step > last and math.isfinite(earlier)
-        found = gradient.place(self.equation(scores), 2 * theta - earlier if ahead else theta)
-        if found.number is not None and step != last:
-            trail.copy_(_bits(((step, found.number), (last, theta)), trail))
-        return found
+        placed = gradient.place(self.equation(scores), 2 * theta - earlier if ahead else theta)
+        if placed.number is not None and step != last:
+            trail.copy_(_bits(((step, placed.number), (last, theta)), trail))
+        return placed
 
     def _now(self) -> tuple[Any, Any]:
         """Return the budget and the temperature of the present step."""
@@ -147,8 +147,8 @@ class GroupChoice:
         (member,) = self.members
         x = _layout(member).grouped(member.score(member.original))
         temperature = self.clock.schedule.temperature_at(int(self.clock.owner.steps))
-        found: Tensor = KSubset(x / temperature, _layout(member).n).entropy()
-        return found
+        entropies: Tensor = KSubset(x / temperature, _layout(member).n).entropy()
+        return entropies
 
     def choose(self) -> list[Tensor]:
         (member,) = self.members

@@ -1,4 +1,4 @@
-"""What is chosen: single weights, blocks of them, or n of every m."""
+"""The units of the choice: single weights, blocks of them, or n of every m."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ Layout = Blocks | Groups
 
 
 def layout_of(pattern: object) -> Layout:
-    """Return what `pattern` asks for: None, "n:m" or the shape of a block."""
+    """Return the layout of a pattern: None, "n:m" or the shape of a block."""
     if pattern is None:
         return Blocks()
     if isinstance(pattern, str):
-        found = re.fullmatch(r"(\d+):(\d+)", pattern)
-        if found and 0 < int(found[1]) < int(found[2]):
-            return Groups(int(found[1]), int(found[2]))
+        match = re.fullmatch(r"(\d+):(\d+)", pattern)
+        if match and 0 < int(match[1]) < int(match[2]):
+            return Groups(int(match[1]), int(match[2]))
     elif isinstance(pattern, (tuple, list)) and len(pattern) == 2:
         rows, columns = pattern
         if type(rows) is type(columns) is int and min(rows, columns) > 0:

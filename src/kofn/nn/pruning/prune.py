@@ -54,8 +54,8 @@ def prune(
 ) -> Pruner:
     """Give each weight of a model a soft mask, F((score − θc)/T), that becomes hard in training.
 
-    θ is such that the masks sum to what is to be kept, Σ c·mask = budget, over all weights at once.
-    The budget falls from everything to what is wanted while T falls. Call it before the optimizer
+    θ is such that the masks sum to the budget, Σ c·mask = budget, over all weights at once.
+    The budget falls from everything to the wanted one while T falls. Call it before the optimizer
     is made, and after fully_shard if the model is sharded:
 
         pruner = nn.prune(model, 0.95, schedule=steps)
@@ -69,9 +69,9 @@ def prune(
 
     Args:
         model: its linear and convolution layers are pruned, biases are not.
-        amount: what is removed, as in torch.nn.utils.prune: a share in [0, 1] as a float, or a
+        amount: the removed part, as in torch.nn.utils.prune: a share in [0, 1] as a float, or a
             number of weights as an integer. With `costs`, a share or a part of the total cost.
-        budget: what is kept instead: a number of weights, an integer; with `costs`, a cost. Give
+        budget: the kept part instead: a number of weights, an integer; with `costs`, a cost. Give
             one of the two; none for pattern="n:m".
         schedule: the number of training steps, or a `PruningSchedule`.
         scope: "global", one choice over all layers; "layer", the same amount in each.
@@ -158,7 +158,7 @@ def prune(
 
 
 class _Whole:
-    """How a model is pruned whose weights are whole in this process."""
+    """The pruning of a model whose weights are whole in this process."""
 
     over: Over = ALONE
     member, row, pruner = PrunedWeight, SharedRow, Pruner
@@ -225,10 +225,10 @@ def _measures(
     norms = [square**0.5 for square in way.over.sum(squares)]
     sizes = [target.weight.numel() for target in targets]
     whole = (sum(norm * norm for norm in norms) / sum(sizes)) ** 0.5
-    found = []
+    measures = []
     for target, norm, size in zip(targets, norms, sizes, strict=True):
         own = START / (norm / size**0.5) if norm else 1.0
         scale = own if scores == "learned" else 1 / whole if whole else 1.0
         function = way.scores(target, scores) if callable(scores) else scores
-        found.append(measure_by(function, target.name, layout, scale))
-    return found
+        measures.append(measure_by(function, target.name, layout, scale))
+    return measures

@@ -1,4 +1,4 @@
-"""How the number of kept weights and the temperature fall while a model is trained."""
+"""The number of kept weights and the temperature, which fall while a model is trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kofn.nn.scheduled import check_schedule, temperature_at
 
 @dataclass(frozen=True)
 class PruningSchedule:
-    """How many weights are kept, and at which temperature, at each step of training.
+    """The number of kept weights, and the temperature, at each step of training.
 
     At step t, kept(t) = total·(kept/total)^min(t/(fall·steps), 1), and the temperature goes from
     temperature[0] to temperature[1] in the same way within the first cool·steps steps. In the last

@@ -1,4 +1,4 @@
-"""Whether the optimizer has the scores, and whether its steps are counted."""
+"""The check that the optimizer has the scores, and that its steps are counted."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class ScoreCheck:
             self.done = True
         else:
             pairs = list(zip(self.seen, self._versions(), strict=True))
-            moved = any(before[0] != now[0] for before, now in pairs)
-            still = [before[1] == now[1] for before, now in pairs]
-            lost = [each for each, same in zip(self.members, still, strict=True) if same and moved]
-            self.done = moved or not all(still)
+            ran = any(before[0] != now[0] for before, now in pairs)
+            same = [before[1] == now[1] for before, now in pairs]
+            lost = [each for each, equal in zip(self.members, same, strict=True) if equal and ran]
+            self.done = ran or not all(same)
         if lost:
             raise RuntimeError(
                 f"the optimizer does not have the scores of {lost[0].target.name}; give it "

@@ -1,4 +1,4 @@
-"""Whether weights fit torch.sparse.to_sparse_semi_structured, which itself refuses CPU tensors."""
+"""The check that weights fit torch.sparse.to_sparse_semi_structured, which refuses CPU tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RULES = {
         torch.float8_e4m3fn: (32, 32),
     },
 }
-"""What rows and columns must be multiples of, by PyTorch's backend and dtype."""
+"""The factors of the numbers of rows and columns, by PyTorch's backend and dtype."""
 
 
 def check_semi_structured(

@@ -2,7 +2,7 @@
 
 fully_shard gathers the weights of a layer before the layer runs. Here a process multiplies its
 shard by the shard of the mask first, so scores and masks are never gathered; gradients come back
-for the masked shard, and become those of weight and score here (see `sharded_pruner.py`).
+for the masked shard, and become gradients of weight and score here (see `sharded_pruner.py`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Everywhere:
     def _reduced(
         self, numbers: Sequence[float], how: distributed.ReduceOp.RedOpType
     ) -> list[float]:
-        found = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         for group in self.groups:
-            distributed.all_reduce(found, how, group=group)
-        answer: list[float] = found.tolist()
+            distributed.all_reduce(sums, how, group=group)
+        answer: list[float] = sums.tolist()
         return answer
 
 
@@ -66,8 +66,8 @@ class ShardedRow(SharedRow):
     def open(self) -> None:
         """Solve for θ, a leaf whose gradient `sharded_pruner.Backward` collects."""
         with torch.no_grad():
-            found = self._place()
-        self.current = found._replace(theta=found.theta.detach().requires_grad_())
+            placed = self._place()
+        self.current = placed._replace(theta=placed.theta.detach().requires_grad_())
         self.placed_at = self.clock.now()
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class ShardedRow(SharedRow):
 
 
 class Shards:
-    """How a model is pruned whose weights are shards."""
+    """The pruning of a model whose weights are shards."""
 
     member, join = ShardedWeight, staticmethod(ShardedWeight.join)
 
@@ -129,14 +129,14 @@ class _OfShards:
         self.name, self.function, self.like = name, function, like
 
     def __call__(self, name: str, shard: Tensor) -> Tensor:
-        found = self.function(name, sharded_like(shard, self.like))
-        if not is_dtensor(found) or found.shape != self.like.shape:
+        scores = self.function(name, sharded_like(shard, self.like))
+        if not is_dtensor(scores) or scores.shape != self.like.shape:
             raise ValueError(
                 f"scores(name, weight) must return a DTensor of the weight's shape, here "
-                f"{tuple(self.like.shape)} for {self.name}; got {type(found).__name__} of shape "
-                f"{tuple(getattr(found, 'shape', ()))}"
+                f"{tuple(self.like.shape)} for {self.name}; got {type(scores).__name__} of shape "
+                f"{tuple(getattr(scores, 'shape', ()))}"
             )
-        return _shard_of(found, self.like)
+        return _shard_of(scores, self.like)
 
 
 def _held(target: Target) -> DTensor:
@@ -148,8 +148,8 @@ def _shard_of(values: Any, like: DTensor) -> Tensor:
     mesh = like.device_mesh
     if not is_dtensor(values):
         values = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    found: Tensor = values.redistribute(mesh, like.placements).to_local()
-    return found
+    shard: Tensor = values.redistribute(mesh, like.placements).to_local()
+    return shard
 
 
 def _check_one_mesh(targets: list[Target]) -> None:

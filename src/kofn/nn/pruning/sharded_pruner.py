@@ -52,7 +52,7 @@ class ShardedPruner(Pruner):
 
 
 class Backward:
-    """Turn the gradients of masked shards into those of weights and scores.
+    """Turn the gradients of masked shards into gradients of weights and scores.
 
     The gradient of a masked shard arrives summed over the processes. What it owes to weight, score
     and θ is local. θ's is summed at the end of the pass, by one number per row, and goes to the
@@ -98,12 +98,12 @@ class Backward:
                 leaves.append(member.leaf)
             product = member.chooser.apply(member, weight)
             member.leaf = None
-        found = torch.autograd.grad(product, leaves + theta, gradient)
-        gradient.copy_(found[0])
+        grads = torch.autograd.grad(product, leaves + theta, gradient)
+        gradient.copy_(grads[0])
         if member.scores is not None:
-            self.scores[place] = found[1]
+            self.scores[place] = grads[1]
         if theta:
-            theta[0].grad = found[-1] if theta[0].grad is None else theta[0].grad + found[-1]
+            theta[0].grad = grads[-1] if theta[0].grad is None else theta[0].grad + grads[-1]
 
     def _begin_late(self, place: int, held: DTensor) -> None:
         """Begin where no output of the model was seen: a part of it was called alone."""
@@ -120,7 +120,7 @@ class Backward:
 
     @torch.no_grad()
     def end(self) -> None:
-        """Add what the scores owe to θ, and the gradients of earlier passes."""
+        """Add the scores' gradients through θ, and the gradients of earlier passes."""
         self.running = False
         for row in self._rows():
             self._through_theta(row)
@@ -147,8 +147,8 @@ class Backward:
                 for member, leaf in zip(members, leaves, strict=True)
             ]
             theta = Threshold.apply(row.equation(scores), at.number, *scores)  # type: ignore[no-untyped-call]
-        found = torch.autograd.grad(theta, leaves, torch.full_like(theta, owed))
-        for member, part in zip(members, found, strict=True):
+        parts = torch.autograd.grad(theta, leaves, torch.full_like(theta, owed))
+        for member, part in zip(members, parts, strict=True):
             place = self.pruner.members.index(member)
             if member.scores is None:
                 add(member.held, sharded_like(part, member.held))

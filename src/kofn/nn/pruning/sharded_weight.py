@@ -82,7 +82,7 @@ class ShardedWeight(PrunedWeight):
         self.mask = self.whole(mask)
 
     def masked(self, shard: Tensor) -> Tensor:
-        """Return the shard of the weight times that of its mask."""
+        """Return the shard of the weight times the mask's."""
         if self.mask is not None:
             return torch.where(self.spread(self.mask), shard, 0.0)
         return self.chooser.apply(self, shard)
@@ -111,7 +111,7 @@ class ShardedWeight(PrunedWeight):
         del self.target.module._modules[NAME]
 
     def _before(self, mesh: Any, size: Any, stride: Any, module: Any, policy: Any) -> Any:
-        """Return what is gathered, in the policy's dtype and with the padding that it expects."""
+        """Return the tensor to gather, in the policy's dtype and with the padding it expects."""
         shard = self.masked(self.original).to(policy.param_dtype or self.original.dtype)
         rows = -(-size[0] // mesh.size()) if shard.shape[1:] == size[1:] else len(shard)
         if len(shard) < rows:
@@ -122,7 +122,7 @@ class ShardedWeight(PrunedWeight):
         self.on_gradient(self, held)
 
     on_gradient: Callable[[ShardedWeight, DTensor], None]
-    """What a `ShardedPruner` does when a gradient of the masked shard arrives."""
+    """Called by a `ShardedPruner` when a gradient of the masked shard arrives."""
 
 
 def _after(gathered: Sequence[Tensor], _: Any, dtype: torch.dtype, *, out: Any = None) -> Any:
@@ -132,8 +132,8 @@ def _after(gathered: Sequence[Tensor], _: Any, dtype: torch.dtype, *, out: Any =
 def local(tensor: Tensor) -> Tensor:
     """Return the part of a DTensor that this process has, without a gradient."""
     with torch.no_grad():
-        found: Tensor = tensor.to_local()  # type: ignore[attr-defined]
-        return found
+        part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
+        return part
 
 
 def sharded_like(values: Tensor, like: DTensor, shape: tuple[int, ...] | None = None) -> DTensor:

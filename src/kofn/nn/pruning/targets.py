@@ -46,7 +46,7 @@ def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}")
     patterns = _patterns(exclude)
     reshard(model)
-    found, used = [], set()
+    targets, used = [], set()
     for path, module in model.named_modules():
         if not isinstance(module, LAYERS):
             continue
@@ -54,14 +54,14 @@ def targets_of(model: nn.Module, exclude: Iterable[str]) -> list[Target]:
         out = {each for each in patterns if fnmatch.fnmatchcase(name, each) or each == path}
         used |= out
         if not out:
-            found.append(Target(name, module))
+            targets.append(Target(name, module))
     for each in patterns:
         if each not in used:
             raise ValueError(f"exclude must name linear or convolution layers; got {each!r}")
-    if not found:
+    if not targets:
         raise ValueError("the model has no linear or convolution layer to prune")
-    _check(model, found)
-    return found
+    _check(model, targets)
+    return targets
 
 
 def _patterns(exclude: Any) -> list[str]:
@@ -112,8 +112,8 @@ def refuse_infinite(names: list[str], tensors: list[Tensor], over: Over) -> None
     ends = [each.detach().aminmax() if each.numel() else None for each in tensors]
     pairs = [(0.0, 0.0) if each is None else (float(each[0]), float(each[1])) for each in ends]
     wrong = [float(not (math.isfinite(least) and math.isfinite(most))) for least, most in pairs]
-    for name, (least, most), found in zip(names, pairs, over.most(wrong), strict=True):
-        if found:
+    for name, (least, most), is_wrong in zip(names, pairs, over.most(wrong), strict=True):
+        if is_wrong:
             here = f"the least is {least:g}, the greatest {most:g}"
             where = here if over.size == 1 else f"in the shard of this process {here}"
             raise ValueError(f"{name} must be finite; {where}")

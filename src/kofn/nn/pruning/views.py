@@ -1,4 +1,4 @@
-"""What can be seen of a model that is being pruned."""
+"""Views of a model that is being pruned."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Views:
             ValueError: the pattern is not n:m.
         """
         self._refuse_finalized()
-        found = {}
+        entropies = {}
         for row in self.choosers:
             if not isinstance(row, GroupChoice):
                 raise ValueError(
@@ -59,8 +59,8 @@ class Views:
                 )
             each = row.entropy()
             total, number = self.over.sum((float(each.double().sum()), each.numel()))
-            found[row.members[0].target.name] = total / number
-        return found
+            entropies[row.members[0].target.name] = total / number
+        return entropies
 
     def _chosen(self) -> list[tuple[PrunedWeight, Tensor]]:
         """Return each weight with the hard mask of its scores; it is not fixed here."""

@@ -18,7 +18,7 @@ Measure = Callable[[Tensor], Tensor]
 
 
 class Chooser(Protocol):
-    """What chooses among the weights of one or more tensors, its members."""
+    """A choice among the weights of one or more tensors, its members."""
 
     members: list[PrunedWeight]
 
@@ -90,8 +90,8 @@ class PrunedWeight(nn.Module):
     @property
     def original(self) -> Tensor:
         """Return the weight without its mask."""
-        found: Tensor = self.target.module.parametrizations["weight"].original  # type: ignore[index,union-attr]
-        return found
+        weight: Tensor = self.target.module.parametrizations["weight"].original  # type: ignore[index,union-attr]
+        return weight
 
     @property
     def version(self) -> int:

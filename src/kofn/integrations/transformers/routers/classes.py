@@ -18,7 +18,7 @@ from kofn.integrations.transformers.routers import table
 
 _lock = threading.Lock()
 _users: Counter[str] = Counter()
-"""How many blocks, in all threads, have a model's class replaced now."""
+"""The number of blocks, in all threads, that have a model's class replaced now."""
 _of_transformers = modeling_utils.apply_patches
 
 

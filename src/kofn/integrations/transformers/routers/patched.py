@@ -1,4 +1,4 @@
-"""What the routers of all models share: the stock router's answer, with kofn's gates."""
+"""The common part of the routers of all models: the stock router's answer, with kofn's gates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CorrectionBias(QuantileBias):
 class PatchedRouter(torch.nn.Module):
     """A mixin before a router of transformers: its forward returns what the stock router's does.
 
-    Parameters, names and raw logits are those of the stock router. A hard choice is the stock
+    Parameters, names and raw logits are the stock router's. A hard choice is the stock
     router's, too, unless a balancing bias has moved it.
     """
 

@@ -18,7 +18,7 @@ __all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
 
 
 class RouterPatch:
-    """What `patch_routers` returns: in a `with` block, plain constructors are patched, too."""
+    """The answer of `patch_routers`: in a `with` block, plain constructors are patched, too."""
 
     def __init__(self, patches: dict[str, table.Patch]) -> None:
         self.models = tuple(patches)
@@ -75,7 +75,7 @@ def patch_routers(
 
     Args:
         models: "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss".
-            k and the number of experts are those of the model's configuration.
+            k and the number of experts are the model configuration's.
         selection, gates, link, temperature, balance, max_experts, bins, ema: as for
             `nn.TopKRouter`. The defaults choose the same experts as the stock router, with the same
             weights. For deepseek_v3 and glm4_moe, which have groups and a correction bias, only
@@ -85,7 +85,7 @@ def patch_routers(
             warning; "soft" does, the others do not.
         inference_threshold: as there; it has to be True for "expert_choice" and "budget", because
             all these models are causal. The choice still sees later tokens in training.
-        verbose: print what is patched.
+        verbose: print the patched classes.
 
     Returns:
         A context manager; when it is left, all is as it was before this call, also within another

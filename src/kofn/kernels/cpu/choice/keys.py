@@ -1,6 +1,6 @@
 """Numbers as keys, integers in their order, and the search for the k-th largest of these.
 
-The least key stands for what is out of play; it is also the least integer of its type, or, where
+The least key stands for entries out of play; it is also the least integer of its type, or, where
 the smallest come first, the greatest. Integers of any size are halved between until two are
 neighbours, so the search ends after a few counts for each bit of a key.
 """
@@ -36,7 +36,7 @@ def types_of(number: Any) -> tuple[Any, int, Any]:
 
 
 def half_way(number: Any) -> Any:
-    """Return what finds the key of the number half-way between those of two keys."""
+    """Return a function that finds the key of the number half-way between two keys' numbers."""
 
     @plain
     def of_floats(low, high):
@@ -76,8 +76,8 @@ def leave_out(mask, out, keys):
 
 
 def _compared(how: str) -> Any:
-    """Return what compares LANES integers, from an address on, with a bound of their type: a bit
-    for each.
+    """Return an intrinsic that compares LANES integers, from an address on, with a bound of their
+    type: a bit for each.
     """
 
     @intrinsic
@@ -86,11 +86,11 @@ def _compared(how: str) -> Any:
             number, word = arguments[1].type, ir.IntType(32)
             vector = ir.VectorType(number, LANES)
             at = builder.inttoptr(arguments[0], vector.as_pointer())
-            found = builder.load(at, align=number.width // 8)
+            keys = builder.load(at, align=number.width // 8)
             none = ir.Constant(vector, ir.Undefined)
             one = builder.insert_element(none, arguments[1], word(0))
             first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
-            flags = builder.icmp_signed(how, found, builder.shuffle_vector(one, none, first))
+            flags = builder.icmp_signed(how, keys, builder.shuffle_vector(one, none, first))
             return builder.bitcast(flags, ir.IntType(LANES))
 
         return types.int64(types.int64, bound), codegen
@@ -103,7 +103,7 @@ reaching, above = _compared(">="), _compared(">")
 
 @intrinsic
 def ones(typingctx, bits):
-    """How many bits are set."""
+    """Count the bits that are set."""
 
     def codegen(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
@@ -123,7 +123,7 @@ def lowest(typingctx, bits):
 
 @plain
 def reach_of(address, size, n, t):
-    """How many of n keys, and of what stands behind them in the last LANES, are at least t."""
+    """Count the keys that are at least t: n, and the ones that fill the last LANES behind them."""
     widest_vectors()
     count = np.int64(0)
     for start in range(0, n, LANES):
@@ -147,7 +147,7 @@ def bound(keys, address, size, k, out, slack, between):
     """(t, reach): a key that at least k reach, and at most k + slack if such a key is found.
 
     If fewer than k are in play, the least of these. Keys behind the last ones are out of play.
-    `between` is that of the numbers, see `half_way`.
+    `between` is made by `half_way`.
     """
     n = keys.size
     low, high = _ends(keys, out)

@@ -81,48 +81,48 @@ def _copy_out(row, address, size, after, last, most, keys, indices):
     Return how many they are: one more than `most` if there are more.
     """
     widest_vectors()
-    found = np.int64(0)
+    copied = np.int64(0)
     for start in range(0, row.size, LANES):
         at = address + start * size
         bits = above(at, after) & ~above(at, last)
         here = ones(bits)
-        count = min(here, most - found)
+        count = min(here, most - copied)
         # Some more are copied, and written over: a branch for each would seldom be foreseen.
-        for first in range(found, found + count, FEW):
+        for first in range(copied, copied + count, FEW):
             for j in range(first, first + FEW):
                 i = start + lowest(bits)
                 bits &= bits - 1
                 keys[j], indices[j] = row[i], i
-        found += count
+        copied += count
         if count < here:
             return most + 1
-    return found
+    return copied
 
 
 @plain
 def _candidates(row, address, size, k, out, between, best, best_at, keys, indices):
-    """Copy the k largest of a row and perhaps some more, in the order of the row; how many."""
+    """Copy the k largest of a row and perhaps some more, in the order of the row; count them."""
     last, room = real(out, ~out), np.int64(indices.size)
     if best.size > 0:
         _maxima(row, out, best)
         t, _ = bound(best, best_at, size, k, out, k >> 2, between)
     else:
         t, _ = bound(row, address, size, k, out, k, between)
-    found = _copy_out(row, address, size, real(t, t - 1), last, room, keys, indices)
-    if found <= room:
-        return found
+    copied = _copy_out(row, address, size, real(t, t - 1), last, room, keys, indices)
+    if copied <= room:
+        return copied
     t, reach = bound(row, address, size, k, out, 0, between)
     if reach <= k:
         return _copy_out(row, address, size, real(t, t - 1), last, room, keys, indices)
-    # Those above t, and of those equal to it the first.
-    found = _copy_out(row, address, size, t, last, room, keys, indices)
-    _copy_out(row, address, size, real(t, t - 1), t, k - found, keys[found:], indices[found:])
+    # The keys above t, and of the keys equal to t the first.
+    copied = _copy_out(row, address, size, t, last, room, keys, indices)
+    _copy_out(row, address, size, real(t, t - 1), t, k - copied, keys[copied:], indices[copied:])
     return np.int64(k)
 
 
 @plain
 def _rank(keys, count, ranks):
-    """How many of `count` keys come before each: larger ones, and equal ones before it."""
+    """Count the keys, of `count`, that come before each: larger ones, and equal ones before it."""
     widest_vectors()
     zero = real(keys[0], 0)
     own = carray(vectors(zero), (VECTORS, ABREAST), ranks.dtype)
@@ -143,9 +143,9 @@ def _rank(keys, count, ranks):
 def _by_digits(keys, indices, spare, spare_indices, last, counts):
     """Sort by falling keys, digit by digit from the lowest; equal ones keep their order.
 
-    Return whether what is sorted is in the spare memory.
+    Return whether the sorted keys are in the spare memory.
     """
-    n, moved = indices.size, False
+    n, in_spare = indices.size, False
     for shift in range(0, 8 * keys.itemsize, DIGIT):
         for i in range(DIGITS):
             counts[i] = 0
@@ -163,8 +163,8 @@ def _by_digits(keys, indices, spare, spare_indices, last, counts):
             spare[place], spare_indices[place] = keys[i], indices[i]
         keys, spare = spare, keys
         indices, spare_indices = spare_indices, indices
-        moved = not moved
-    return moved
+        in_spare = not in_spare
+    return in_spare
 
 
 @plain
@@ -176,23 +176,23 @@ def _sort(keys, indices, spare, spare_indices, last, counts_at, into):
         _rank(keys, n, ranks)
         for i in range(n):
             spare_indices[ranks[i]] = indices[i]
-        moved = True
+        in_spare = True
     else:
         counts = carray(pointer(counts_at), DIGITS, np.int64)
-        moved = _by_digits(keys, indices, spare, spare_indices, last, counts)
-    found = spare_indices if moved else indices
-    _copy(found[: min(into.size, n)], into)
+        in_spare = _by_digits(keys, indices, spare, spare_indices, last, counts)
+    ordered = spare_indices if in_spare else indices
+    _copy(ordered[: min(into.size, n)], into)
 
 
 @plain
-def _fill(row, mask, out, into, found):
-    """The lowest indices of what is not in play, after those found: of masked entries at last."""
+def _fill(row, mask, out, into, filled):
+    """Add the lowest indices of entries out of play after the `filled` ones, masked ones last."""
     for masked in range(2):
         i = 0
-        while found < into.size and i < row.size:
+        while filled < into.size and i < row.size:
             if row[i] == out and (mask.size > 0 and not mask[i]) == (masked == 1):
-                into[found] = i
-                found += 1
+                into[filled] = i
+                filled += 1
             i += 1
 
 
@@ -227,15 +227,15 @@ def largest(kind: int, number: Any) -> Any:
             mask = masks[r * n : r * n + n] if masks.size else masks
             if masks.size:
                 leave_out(mask, out, row)
-            found = _candidates(
+            count = _candidates(
                 row, own, size, k, out, between, best, best_at, chosen, places[:room]
             )
-            if way & ANY_ORDER and found <= k:
-                _copy(places[:found], into)
+            if way & ANY_ORDER and count <= k:
+                _copy(places[:count], into)
             else:
-                some = chosen, places[:found], spare[:found], spare_places[:found]
+                some = chosen, places[:count], spare[:count], spare_places[:count]
                 _sort(*some, real(out, ~out), counts_at, into)
-            if found < k:
-                _fill(row, mask, out, into, found)
+            if count < k:
+                _fill(row, mask, out, into, count)
 
     return served(work)

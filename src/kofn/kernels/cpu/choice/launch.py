@@ -35,7 +35,7 @@ _MODULES = {
 
 
 def code_of(name: str, size: int, kind: str = "float") -> Code:
-    """What a thread calls, for numbers of that size."""
+    """The function that a thread calls, for numbers of that size."""
     return Code(_MODULES[name], name, native.WORK, "", 0, f"{kind}{8 * size}")
 
 
@@ -73,7 +73,7 @@ def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -
 def ranked(x: Array, ranks: Array, mask: Array | None = None) -> Array:
     """The indices of numbers of rows by their ranks, (…, k) of int64: 0 for the smallest.
 
-    A rank that is too large stands for that of the largest number in play.
+    A rank that is too large stands for the rank of the largest number in play.
     """
     memory = memory_of(x)
     ranks = memory.packed(ranks)
@@ -84,7 +84,7 @@ def ranked(x: Array, ranks: Array, mask: Array | None = None) -> Array:
 def _indices(
     name: str, x: Array, k: int, last: int, mask: Array | None, room: int, keep: Any = None
 ) -> Array:
-    """What a worker finds of k numbers of each row; `last` is the last word of its job."""
+    """Have a worker answer k numbers of each row; `last` is the last word of its job."""
     memory = memory_of(x)
     x = memory.packed(x)
     shape = (*x.shape[:-1], k)
@@ -171,8 +171,8 @@ def _job_of_halves(
 ) -> tuple[array[int], Any, int]:
     """The job of 16-bit numbers, what it refers to, and a thread's room in words.
 
-    How its words change from one block to the next: the answers of `choices` are rounded, those of
-    `truncated`, which has labels, are not.
+    How its words change from one block to the next: the answers of `choices` are rounded, the ones
+    of `truncated`, which has labels, are not.
     """
     _, _, count, chunk, n, x_at, _, *others = words
     modes, out_at = [*[COPIED] * 5, in_slot(SCORES), 4], 0

@@ -1,7 +1,7 @@
 """The work of one thread: the indices of numbers of its rows by their ranks, as order statistics.
 
-Rank 0 is the smallest number, and of equal ones the first; NaN is the largest. What a mask leaves
-out has no rank; its key is the least, which is also that of the least integer of its type.
+Rank 0 is the smallest number, and of equal ones the first; NaN is the largest. A masked entry
+has no rank; its key is the least, which is also the key of the least integer of its type.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 
 @plain
 def _least_from(row, t, most):
-    """The least key from t on; `most` if there is none."""
+    """Return the least key from t on; `most` if there is none."""
     widest_vectors()
-    found = most
+    least = most
     for i in range(row.size):
-        found = min(found, row[i] if row[i] >= t else most)
-    return found
+        least = min(least, row[i] if row[i] >= t else most)
+    return least
 
 
 @plain
 def _least_above(row, t, most):
-    """The least key above t; `most` if there is none."""
+    """Return the least key above t; `most` if there is none."""
     widest_vectors()
-    found = most
+    least = most
     for i in range(row.size):
-        found = min(found, row[i] if row[i] > t else most)
-    return found
+        least = min(least, row[i] if row[i] > t else most)
+    return least
 
 
 @plain

@@ -33,7 +33,7 @@ def ends(x, lowest):
 
 @plain
 def count_from(x, t):
-    """How many scores are at least t."""
+    """Count the scores that are at least t."""
     widest_vectors()
     count = np.int32(0)  # which fills a vector with twice as many as a wider one
     for i in range(x.size):
@@ -43,7 +43,7 @@ def count_from(x, t):
 
 @plain
 def count_above(x, t):
-    """How many scores are greater than t."""
+    """Count the scores that are greater than t."""
     widest_vectors()
     count = np.int32(0)
     for i in range(x.size):

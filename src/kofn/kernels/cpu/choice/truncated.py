@@ -151,7 +151,7 @@ def nucleus(x, e, share, least, greatest):
 
 @plain
 def _truncate(x, k, share, t, shared, least, greatest, e):
-    """Leave the weights e of what is kept; the sum. Ties share the places left if `shared`."""
+    """Leave the weights e of kept entries, return their sum. Ties share the places if `shared`."""
     places, one = real(t, 1.0), real(t, 1.0)
     if k > 0:
         last, above = kth_largest(x, k, least, greatest)
@@ -220,7 +220,7 @@ def truncated(kind: int, number: Any) -> Any:
         n, k, rows = words[N], words[K], words[COUNT]
         xs = carray(pointer(words[X]), rows * n, number)
         ts = carray(pointer(words[T]), rows, number)
-        found = carray(pointer(words[EACH]), rows, number)
+        answers = carray(pointer(words[EACH]), rows, number)
         wanted, labelled = words[OUT] != 0, words[LABELS] != 0
         outs = carray(pointer(words[OUT] if wanted else own), rows * n if wanted else n, number)
         labels = carray(pointer(words[LABELS] if labelled else own), rows, np.int64)
@@ -229,7 +229,7 @@ def truncated(kind: int, number: Any) -> Any:
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
             x = xs[r * n : r * n + n]
-            found[r] = _softmax(x, k, share, ts[r], label, lowest, out, wanted)
+            answers[r] = _softmax(x, k, share, ts[r], label, lowest, out, wanted)
 
     return served(work)
 
@@ -280,13 +280,13 @@ def back(kind: int, number: Any) -> Any:
         ps = carray(pointer(words[LABELS]), rows * n, number)
         outs = carray(pointer(words[OUT]), rows * n, number)
         ts = carray(pointer(words[T]), rows, number)
-        found = carray(pointer(words[EACH]), rows, number)
+        in_t = carray(pointer(words[EACH]), rows, number)
         for r in range(first, last):
             at, stop = r * n, r * n + n
             x, p, g, out = xs[at:stop], ps[at:stop], gs[at:stop], outs[at:stop]
             mean, some = number(_mean(p, g)), 0
             while some < n - 1 and p[some] == number(0):
                 some += 1
-            found[r] = _pull(x, p, g, mean, ts[r], x[some], out)
+            in_t[r] = _pull(x, p, g, mean, ts[r], x[some], out)
 
     return served(work)

@@ -31,7 +31,7 @@ def _ones(x, t, out):
 
 @plain
 def _ranked(x, t, left, out):
-    """1 above t, what is left at t, to the lowest index first, 0 below."""
+    """Write 1 above t, the places `left` at t, to the lowest index first, 0 below."""
     zero, one = real(t, 0.0), real(t, 1.0)
     for i in range(x.size):
         v = x[i]

@@ -125,7 +125,7 @@ def load(code: bytes, symbol: str) -> int:
     """Return the address of what `native` returned.
 
     Raises:
-        RuntimeError: this process lacks what the code calls.
+        RuntimeError: this process lacks a function that the code calls.
     """
     names, _, binary = code.partition(b"\0")
     _initialized()

@@ -51,7 +51,7 @@ def _tell_terminal() -> None:
 
 COMPILING = "kofn: compiling kernels for this process; this may take some seconds"
 tell: Callable[[], None] | None = _tell_terminal
-"""What is called once, before anything is compiled."""
+"""Called once, before anything is compiled."""
 
 
 def _tell() -> None:

@@ -1,6 +1,6 @@
 """Translated functions: LLVM's intermediate code, from which a library takes no Numba.
 
-`shipped.xz` is made by `make kernels` from the sources, and serves no others. Its code is that of
+`shipped.xz` is made by `make kernels` from the sources, and serves no others. Its code is for
 one system, before any of LLVM's choices for a certain processor.
 """
 

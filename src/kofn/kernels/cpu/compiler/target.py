@@ -17,7 +17,7 @@ _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsa
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 
 LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
-"""What a processor of a level has, by LLVM's names; the levels are those of the x86-64 ABI."""
+"""The features of a processor of a level, by LLVM's names; the x86-64 ABI defines the levels."""
 
 
 @cache
@@ -35,8 +35,8 @@ def target() -> tuple[str, str]:
 
 def served() -> list[str]:
     """Return the levels that this processor has."""
-    found = {each[1:] for each in _features().split(",") if each.startswith("+")}
-    return [level for level, needs in LEVELS.items() if found.issuperset(needs)]
+    features = {each[1:] for each in _features().split(",") if each.startswith("+")}
+    return [level for level, needs in LEVELS.items() if features.issuperset(needs)]
 
 
 def older() -> list[str]:

@@ -123,7 +123,7 @@ def _joined(library: Any) -> Any:
 def _without_owners() -> Any:
     """Return a module in which Numba's counting of references does nothing.
 
-    All memory here is the caller's. LLVM would have to prove that of every array.
+    All memory here is the caller's. LLVM would have to prove this of every array.
     """
     module = ir.Module("kofn_owners")
     module.triple = llvm.get_process_triple()
@@ -136,7 +136,7 @@ def _without_owners() -> Any:
 
 
 def _tidied(module: Any, symbol: str) -> str:
-    """Return the text of a module without what is not called, and without detours by memory."""
+    """Return the text of a module without uncalled functions and detours by memory."""
     hide(module, symbol)
     machine = llvm.Target.from_default_triple().create_target_machine()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))

@@ -1,4 +1,4 @@
-"""What a pass on the way back does with an entry of a row with costs; as loops.py, where θ is
+"""Passes on the way back over the entries of a row with costs; as loops.py, where θ is
 known.
 """
 
@@ -15,7 +15,7 @@ from kofn.kernels.cpu.runtime.vector_math import inline, where_positive
 
 
 def costliest(kind: int, number: Any) -> Pass:
-    """First: the least and the greatest cost, where that of an entry out of play is 0."""
+    """First: the least and the greatest cost, 0 for an entry out of play."""
 
     @inline
     def entry(at, x, c):
@@ -33,10 +33,10 @@ def weigh(kind: int, number: Any) -> Pass:
     def entry(at, x, c, g, old):
         z = place(kind, at, x, c)
         w = slope_at(kind, x, z, at.rise)
-        # What is not chosen may carry any cotangent, NaN included, and cost anything.
+        # An entry that is not chosen may carry any cotangent, NaN included, and cost anything.
         share = where_positive(w, c * at.unit)
-        steep, away = share * w, z + at.edge if kind in BOUNDED else z
-        product, moment = where_positive(w, steep * g), where_positive(w, steep * away)
+        steep, from_end = share * w, z + at.edge if kind in BOUNDED else z
+        product, moment = where_positive(w, steep * g), where_positive(w, steep * from_end)
         return w, (share * steep, product, moment)
 
     return pass_of(number, number, entry, *[number(0)] * 3)

@@ -1,5 +1,5 @@
-"""What follows from the θ of a row with costs: its value, and from cotangents of weights those of
-its arguments.
+"""The value of a row with costs, from its θ, and the cotangents of its arguments, from the ones
+of its weights.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
 
 @plain
 def cotangents(row, of_costs, state):
-    """Write those of the scores, u/T with u = F′(g − ḡc), ḡ = ΣcF′g/Σc²F′, and, if the row
-    `of_costs` has an answer, too, of the costs, −θu/T − ḡF; leave those of budget, ḡ, and T.
+    """Write the cotangents of the scores, u/T with u = F′(g − ḡc), ḡ = ΣcF′g/Σc²F′, and, if the row
+    `of_costs` has an answer, too, of the costs, −θu/T − ḡF; leave the budget's, ḡ, and T's.
 
     A budget cotangent of NaN says that the row is given up: so are those whose slopes underflow.
     """

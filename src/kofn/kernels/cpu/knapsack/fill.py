@@ -51,7 +51,7 @@ def _densities(x, costs, lowest, densities):
 
 @loop
 def _cost_above(densities, costs, t):
-    """What the entries of a density greater than t cost."""
+    """Add up the costs of the entries whose density is greater than t."""
     widest_vectors()
     whole = 0.0
     for i in range(densities.size):
@@ -98,7 +98,7 @@ def _buy(x, costs, budget, lowest, densities, out):
 
 
 def fill(kind, number):
-    """The work of a thread: write what is bought, and NaN in place of θ in rows given up."""
+    """The work of a thread: write the bought shares, and NaN in place of θ in rows given up."""
 
     @loop
     def work(job, own, first, last, alpha):
@@ -114,9 +114,9 @@ def fill(kind, number):
             at, stop = r * n, r * n + n
             costs = carray(pointer(words[COSTS] + r * words[APART]), n, number)
             budget = np.float64(budgets[r] + temperatures[r] * number(0))
-            found = _buy(xs[at:stop], costs, budget, lowest, densities, outs[at:stop])
-            lost[r] = number(0.0 if found else math.nan)
-            if not found:
+            is_sure = _buy(xs[at:stop], costs, budget, lowest, densities, outs[at:stop])
+            lost[r] = number(0.0 if is_sure else math.nan)
+            if not is_sure:
                 fetch_add(job + 8 * GIVEN_UP, 1)
 
     return served(work)

@@ -1,4 +1,4 @@
-"""What loops over entries with costs compute of one of them.
+"""The formulas per entry of loops over entries with costs.
 
 θ is a sum of two numbers of the rows' type, for scores and θc may be large where z is not. x − θc
 is rounded once for each of them: a fused multiply-add rounds no product.
@@ -10,7 +10,7 @@ import numpy as np
 from numba.extending import intrinsic
 
 from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.rows.formulas import deleted, density, moved, prepare, reach, tail, unit
+from kofn.kernels.cpu.rows.formulas import deleted, density, prepare, reach, shifted, tail, unit
 from kofn.kernels.cpu.runtime.vector_math import inline, real
 
 
@@ -26,7 +26,7 @@ def fused(typingctx, a, b, c):
 
 @inline
 def second(value, first):
-    """What `first`, the value rounded to another type, has left of it, in that type."""
+    """Return the value less `first`, the value rounded to another type, in that type."""
     return real(first, value - np.float64(first))
 
 
@@ -65,7 +65,7 @@ def tails(kind, z, rise):
     zero, one = real(z, 0.0), real(z, 1.0)
     if kind in BOUNDED:
         return tail(kind, z, zero, zero, rise)
-    by = real(z, moved(kind, 0.0))
+    by = real(z, shifted(kind, 0.0))
     return tail(kind, prepare(kind, z * real(z, unit(kind, 1.0))), by, one / by, rise)
 
 

@@ -28,8 +28,8 @@ from kofn.kernels.cpu.runtime.vector_math import (
 Parameters = namedtuple(
     "Parameters", "hi lo per_t edge end rise magic unit mean rest pivot left quantile"
 )
-"""What an entry knows of its row: numbers of STATE; T times `edge`; what `hi`, `mean` and `pivot`
-have left of theirs in `lo`, `rest` and `left`.
+"""The numbers of its row that an entry sees: some of STATE; T times `edge`; `hi`, `mean` and
+`pivot`, whose rounding errors are `lo`, `rest` and `left`.
 """
 
 
@@ -57,8 +57,9 @@ def _parameters(state, like):
 def pass_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = True) -> Pass:
     """Pass over entries of type `number`: (at, x, c, given, old) -> (new, terms to add up).
 
-    x, c and what it knows are of type `kept`; `old` and `new` are what is in the answer's place.
-    The terms begin as `zeros`; they are added up in their own type within a block.
+    x, c and `at` are of type `kept`; the answer's place holds `old`, then `new`.
+    The terms begin as `zeros`; they are added up in their own type within a block. Of the numbers
+    of a pass, `a` is the address of the row's STATE; the others are unused.
     """
 
     def one_pass(x, g, out, n, sums, a, b, c, d, e):
@@ -82,7 +83,7 @@ def pass_of(number: Any, kept: Any, entry: Any, *zeros: Any, writes: bool = True
 
 def extremes_of(number: Any, kept: Any, entry: Any, *zeros: Any) -> Pass:
     """Pass over entries for the least and the greatest of something, of type `kept`, and then sums:
-    (at, x, c) -> (that of an entry, whether it counts, terms to add up), all but x and c float64.
+    (at, x, c) -> (the entry's number, whether it counts, terms to add up), all but x and c float64.
     """
 
     def one_pass(x, g, out, n, sums, a, b, c, d, e):

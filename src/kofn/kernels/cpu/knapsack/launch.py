@@ -23,7 +23,7 @@ _ANY = link_of(LINEAR, 0.0)  # hard choices are the same for all
 
 
 def passes_of(code: Code, kind: int, size: int, cotangent: bool = True) -> list[Code]:
-    """What passes over rows in `code`, in the order of their places in memory."""
+    """The passes over rows that `code` calls, in the order of their places in memory."""
     forward = code == FORWARD
     names: tuple[str, ...] = layout.FORWARD if forward else layout.BACKWARD
     names = names if forward or cotangent else layout.VALUE
@@ -38,12 +38,12 @@ def passes_of(code: Code, kind: int, size: int, cotangent: bool = True) -> list[
 
 
 def codes(kinds: list[int], size: int) -> list[Code]:
-    """All that rows with costs need, for links by number and bytes per number."""
-    found = [FORWARD, BACKWARD, fill_of(size)]
+    """The code that rows with costs need, for links by number and bytes per number."""
+    needed = [FORWARD, BACKWARD, fill_of(size)]
     for kind in kinds:
-        found += passes_of(FORWARD, kind, size) + passes_of(BACKWARD, kind, size)
-        found += passes_of(BACKWARD, kind, size, False)
-    return found
+        needed += passes_of(FORWARD, kind, size) + passes_of(BACKWARD, kind, size)
+        needed += passes_of(BACKWARD, kind, size, False)
+    return needed
 
 
 def fill_of(size: int) -> Code:
@@ -76,7 +76,7 @@ def gradients(
     costs: Array, of_costs: bool,
 ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
     """Cotangents of the scores, (…, n), of the costs alike or None, of budget and temperature,
-    (2, …), of which the first is NaN in rows that were given up; whether there are any.
+    (2, …), the first NaN in rows that were given up; whether there are any.
     """
     memory = memory_of(x)
     x, cotangent = memory.packed(x), memory.packed(cotangent)
@@ -99,7 +99,7 @@ def values(
 
 
 def fill(x: Array, costs: Array, budget: Number, temperature: Number) -> tuple[Array, Array]:
-    """(what is bought, a number per row that is NaN where the row was given up)."""
+    """(the bought shares, a number per row that is NaN where the row was given up)."""
     memory = memory_of(x)
     x = memory.packed(x)
     out, lost = memory.empty_like(x), memory.empty(x, x.shape[:-1])

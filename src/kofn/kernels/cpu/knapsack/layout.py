@@ -1,5 +1,5 @@
-"""What the compiled code for rows with costs and its callers agree on; nothing here needs a
-compiler.
+"""The memory that the compiled code for rows with costs shares with its callers; nothing here
+needs a compiler.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ STATE = np.dtype(
                 *("pivot", "budget", "temperature", "total", "costliest", "coarse", "fine"),
                 # The bracket of θ with the log-odds at its ends; whether it is needed;
                 # its width some steps ago, and how often a step of Newton's has left it.
-                *("low", "high", "low_gap", "high_gap", "known", "width", "tries"),
+                *("low", "high", "low_odds", "high_odds", "known", "width", "tries"),
                 *("in_budget", "in_t"),
             )
         ),
         ("sums", "f8", (SUMS,)),  # of the pass under way
     ]
 )
-"""What is known of a row; frame.py says what an entry knows of that."""
+"""The numbers of a row; frame.py says which ones an entry sees."""
 
-# A job is that of rows/layout.py with more words: the address of the costs, which are so many bytes
-# apart from row to row, 0 if all rows share them, and that of their cotangents. K are the budgets.
-# Where no cotangents are given, values stand in place of those of the budget. Of hard choices, a
-# number that is NaN where a row was given up is in place of θ.
+# The job of rows/layout.py has more words here: the address of the costs, which are so many bytes
+# apart from row to row, 0 if all rows share them, and of their cotangents. K are the budgets.
+# Without cotangents, values stand in place of the budget's cotangents. Of hard choices, a number
+# that is NaN where a row was given up is in place of θ.
 COSTS, APART, IN_COSTS = range(rows.WORDS, rows.WORDS + 3)
 WORDS = rows.WORDS + 3
 
 HEAD = -(-(STATE.itemsize // 8) // 8) * 8
-"""Words of a thread's own memory before those of a team."""
+"""Words of a thread's own memory before the words of a team."""

@@ -1,4 +1,4 @@
-"""What a pass on the way forward does with an entry of a row with costs.
+"""Passes on the way forward over the entries of a row with costs.
 
 As in rows/loops.py, each function makes one Python function for a link's `kind` and a `number`;
 frame.py has the loop.
@@ -35,19 +35,19 @@ def statistics(kind: int, number: Any) -> Pass:
 
 
 def ends(kind: int, number: Any) -> Pass:
-    """Least and greatest θ at which an entry has the share to buy of all costs."""
+    """The least and the greatest θ at which an entry has the share to buy of all costs."""
 
     @inline
     def entry(at, x, c):
         pays = (not deleted(x)) & (c > 0)
-        away = (at.quantile + at.edge) / at.per_t
-        return (np.float64(x) - away) / (np.float64(c) if pays else 1.0), pays, ()
+        below = (at.quantile + at.edge) / at.per_t
+        return (np.float64(x) - below) / (np.float64(c) if pays else 1.0), pays, ()
 
     return extremes_of(number, np.float64, entry)
 
 
 def rough(kind: int, number: Any) -> Pass:
-    """What `evaluate` does, in the precision of the scores."""
+    """Do as `evaluate` does, in the precision of the scores."""
     return _evaluate(kind, number, number)
 
 

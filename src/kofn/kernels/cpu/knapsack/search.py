@@ -1,7 +1,7 @@
 """The price of a row: its statistics, then evaluations until θ is found.
 
-The steps are those of rows/search.py on weighted sums: Halley's on the log-odds of Σc·F/Σc, the
-last one without another evaluation where its cube is lost. What is rare is left to the array code:
+It steps as rows/search.py does, on weighted sums: Halley's on the log-odds of Σc·F/Σc, the
+last one without another evaluation where its cube is lost. It leaves rare rows to the array code:
 NaN, scores of +inf, costs that are none, budgets that differ from Σc by rounding errors, and gaps
 between scores in which every tail underflows. All numbers are float64.
 """
@@ -66,17 +66,17 @@ def solve(row, wanted):
     (0, NaN) says that it is.
     """
     state = state_of(row)
-    found = _start(row, state)
-    if found == FOUND:
-        found = _search(row, state)
-    if found == FOUND and not _settle(row, state, wanted):
-        found = LOST
-    if found == CLOSED and wanted:
+    outcome = _start(row, state)
+    if outcome == FOUND:
+        outcome = _search(row, state)
+    if outcome == FOUND and not _settle(row, state, wanted):
+        outcome = LOST
+    if outcome == CLOSED and wanted:
         state.mean = 1.0 if state.hi < 0 else 0.0
         pass_over(row, CLOSE)
-    if found == LOST:
+    if outcome == LOST:
         state.hi, state.lo = 0.0, math.nan
-    return found != LOST
+    return outcome != LOST
 
 
 @plain
@@ -107,8 +107,8 @@ def _start(row, state):
     variance = max((square_x - middle * (2 * in_c - middle * cubes)) / total, 0.0)
     state.quantile = quantile(row.kind, share, state.alpha)
     bell = quantile(NORMAL, share, state.alpha) * math.sqrt(variance) * state.per_t
-    away = start_below(bell, state.quantile + state.edge)
-    state.hi = middle - away * temperature * (total / squares)
+    depth = start_below(bell, state.quantile + state.edge)
+    state.hi = middle - depth * temperature * (total / squares)
     return FOUND if abs(state.hi) < math.inf else LOST
 
 
@@ -126,7 +126,7 @@ def _search(row, state):
         excess = missing + below - above
         if not abs(excess) < math.inf:
             return LOST
-        gap, step = halley(
+        log_odds, step = halley(
             kind, state.budget, state.total, excess, weight, sums[7] * (square * costliest)
         )
         last = enough
@@ -144,28 +144,28 @@ def _search(row, state):
         if excess == 0 and exact:
             return FOUND
         if exact or abs(excess) > 1e-5 * state.budget:
-            _narrow(state, excess, gap)
+            _narrow(state, excess, log_odds)
         tolerance = eps * max(min(density, state.budget), 4 * (below + above))
         by, change = step * state.temperature, abs(step) * weight
         near = abs(step) * costliest <= last or change <= tolerance
         if near and exact:
             _move(state, by)
             return FOUND
-        moved = _step(row, state, by, round_)
-        if exact and not moved:
+        has_moved = _step(row, state, by, round_)
+        if exact and not has_moved:
             return FOUND if abs(excess) <= 16 * tolerance else LOST
-        exact = exact or near or not moved or abs(step) * costliest < ALMOST
+        exact = exact or near or not has_moved or abs(step) * costliest < ALMOST
     return LOST
 
 
 @plain
-def _narrow(state, excess, gap):
-    """The bracket with the θ that has been evaluated as an end."""
+def _narrow(state, excess, log_odds):
+    """Make the θ that has been evaluated an end of the bracket."""
     theta = state.hi + state.lo
     if excess > 0:
-        state.low, state.low_gap = theta, gap
+        state.low, state.low_odds = theta, log_odds
     else:
-        state.high, state.high_gap = theta, gap
+        state.high, state.high_odds = theta, log_odds
 
 
 @plain
@@ -185,7 +185,7 @@ def _step(row, state, by, round_):
 
 @plain
 def _missing(state, coarse, fine, size):
-    """What the entries above ½ cost beyond the budget; exact on a grid."""
+    """The cost of the entries above ½ beyond the budget; exact on a grid."""
     if size == 4:
         return (coarse - state.budget) + fine
     return (coarse - state.coarse) + (fine - state.fine)
@@ -214,14 +214,14 @@ def _fallback(row, state):
     """
     if state.known == 0:
         _bracket(row, state)
-    low, high, low_gap, high_gap = state.low, state.high, state.low_gap, state.high_gap
+    low, high, low_odds, high_odds = state.low, state.high, state.low_odds, state.high_odds
     state.tries += 1
-    if state.tries < 4 and low_gap == low_gap and high_gap == high_gap:
-        share = low_gap / (low_gap - high_gap)
+    if state.tries < 4 and low_odds == low_odds and high_odds == high_odds:
+        share = low_odds / (low_odds - high_odds)
         return low + (high - low) * min(max(share, 0.02), 0.98)
     if state.tries % 3 == 0:
         width = math.sqrt((high - low) * state.temperature / state.costliest)
-        return low + width if low_gap == low_gap else high - width
+        return low + width if low_odds == low_odds else high - width
     return low / 2 + high / 2
 
 
@@ -233,9 +233,9 @@ def _bracket(row, state):
     slack = 1e-9 * (abs(low) + abs(high)) + 1e-3 * state.temperature / state.costliest
     state.known = 1.0
     if not state.low > low - slack:
-        state.low, state.low_gap = low - slack, math.nan
+        state.low, state.low_odds = low - slack, math.nan
     if not state.high < high + slack:
-        state.high, state.high_gap = high + slack, math.nan
+        state.high, state.high_odds = high + slack, math.nan
 
 
 @plain

@@ -30,10 +30,10 @@ def forward(job, own, first, last, alpha):
     for r in range(first, last):
         row = _row(words, own, r, words[rows.OUT], alpha)
         state, size = state_of(row), words[rows.SIZE]
-        found = solve(row, words[rows.OUT] != 0)
-        if found and not _is_kept(state, size):
-            state.hi, state.lo, found = 0.0, math.nan, False
-        if not found:
+        is_solved = solve(row, words[rows.OUT] != 0)
+        if is_solved and not _is_kept(state, size):
+            state.hi, state.lo, is_solved = 0.0, math.nan, False
+        if not is_solved:
             fetch_add(job + 8 * rows.GIVEN_UP, 1)
         high = rounded(state.hi, size)
         store(words[rows.HI], r, size, high)
@@ -42,7 +42,7 @@ def forward(job, own, first, last, alpha):
 
 @on_rows
 def backward(job, own, first, last, alpha):
-    """Of rows whose θ is known, write the cotangents of the scores, of the costs if wanted, and of
+    """From a known θ, write the cotangents of the scores, of the costs if wanted, and of
     budget and T, or without cotangents the value and its slope in T.
     """
     words = carray(pointer(job), WORDS, np.int64)

@@ -1,7 +1,7 @@
-"""How many entries of a block have which digit: what a choice without a sort is made of.
+"""Counts of a block's entries by digit, from which a choice is made without a sort.
 
-The key of a score is an integer of as many bits, in the order of the scores; that of 0 is that of
-−0, too.
+The key of a score is an integer of as many bits, in the order of the scores; 0 and −0 have one
+key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def histogram(kind: int, number: Any) -> Any:
     def count(x, n, counts, prefix, below, width, first):
         """Count the entries whose key >> (below + width) is the prefix, by the next digit.
 
-        In the `first` digit there is no prefix, and that of the least key is 0.
+        In the `first` digit there is no prefix, and the least key's is 0.
         """
         bits, into = carray(pointer(x), n, whole), carray(pointer(counts), 1 << width, np.int64)
         last = np.int64((1 << width) - 1)

@@ -75,7 +75,7 @@ def weights(block: np.ndarray, at: At, out: np.ndarray) -> None:
 def _passed(
     name: str, block: np.ndarray, kind: int, numbers: tuple[float, ...], out: int
 ) -> np.ndarray:
-    found = np.zeros(SUMS)
+    sums = np.zeros(SUMS)
     run = native.function(pass_code("loops", name, kind, block.itemsize))
-    run(address(block), 0, out, len(block), address(found), *numbers)
-    return found
+    run(address(block), 0, out, len(block), address(sums), *numbers)
+    return sums

@@ -22,7 +22,7 @@ SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
-    """What perturbed_argmax needs, for noises by number and numbers of that size."""
+    """The code that perturbed_argmax needs, for noises by number and numbers of that size."""
     names = ("logs", "spread", "product")
     return [code_of(name, kind, size) for kind in kinds if kind in SERVED for name in names]
 
@@ -32,8 +32,8 @@ GRAIN = 512  # entries a thread takes at once; there are dozens of nodes
 
 def logs(y: Array, link: Link, at: Array) -> Array:
     """Σ log Φ(m − y) over each row for each m of `at`, (nodes, …, 1)."""
-    (found,) = _deal("logs", y, link, {"AT": at}, ("TOTAL",))
-    return found
+    (totals,) = _deal("logs", y, link, {"AT": at}, ("TOTAL",))
+    return totals
 
 
 def spread(y: Array, link: Link, at: Array, width: Array) -> tuple[Any, Any, Any]:
@@ -44,19 +44,19 @@ def spread(y: Array, link: Link, at: Array, width: Array) -> tuple[Any, Any, Any
 def product(y: Array, link: Link, at: Array, mass: Array, total: Array, v: Array) -> Array:
     """Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
     given = {"AT": at, "MASS": mass, "TOTAL": total, "V": v}
-    (found,) = _deal("product", y, link, given, ("OUT",))
-    return found
+    (out,) = _deal("product", y, link, given, ("OUT",))
+    return out
 
 
 def code_of(name: str, kind: int, size: int) -> Code:
-    """What a thread calls, made by `logs`, `spread` or `product` in noise_loops.py."""
+    """The function that a thread calls, made by `logs`, `spread` or `product` in noise_loops.py."""
     return Code("passes.noise_loops", name, native.WORK, "", kind, f"float{8 * size}")
 
 
 def _deal(
     name: str, y: Array, link: Link, given: dict[str, Any], wanted: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """Rows to threads; no answer depends on who works on it."""
+    """Deal rows to threads; no answer depends on who works on it."""
     memory = memory_of(y)
     y = memory.packed(y)
     n, count = y.shape[-1], prod(y.shape[:-1])
@@ -65,9 +65,9 @@ def _deal(
     shape = (nodes, *y.shape[:-1], 1)
     for each in wanted:
         arrays[each] = memory.empty_like(y) if each == "OUT" else memory.empty(y, shape)
-    found = tuple(arrays[each] for each in wanted)
+    answers = tuple(arrays[each] for each in wanted)
     if count == 0:
-        return found
+        return answers
     job = array("q", (0, 0, count, max(1, GRAIN // n), n, nodes, memory.address(y)))
     job.extend(
         memory.address(arrays[each]) if each in arrays else 0
@@ -77,4 +77,4 @@ def _deal(
     assert kind is not None  # `serving_of` has found kernels
     run = native.function(code_of(name, kind, y.itemsize))
     pool.work_on(y, GRAIN, run, job, 2 * n, 0.0, arrays)
-    return found
+    return answers

@@ -29,8 +29,8 @@ from kofn.kernels.cpu.runtime.vector_math import (
     widest_vectors,
 )
 
-# A job, the integers that every thread on it reads: those of shares.py first. Numbers of nodes
-# are (nodes, rows), those of entries (rows, n).
+# A job, the integers that every thread on it reads: shares.py's first. Numbers of nodes
+# are (nodes, rows), numbers of entries (rows, n).
 N, NODES, Y, AT, MASS, TOTAL, V, OUT = range(4, 12)
 WORDS = 12
 
@@ -80,7 +80,7 @@ def cdf_of(tail):
 
 
 @inline
-def _away(at, y):
+def _margin(at, y):
     """m − y, apart from the sums, which may be taken in any order."""
     return at - y
 
@@ -118,7 +118,7 @@ def logs(kind: int, number: Any) -> Any:
         n, nodes, rows = words[N], words[NODES], words[COUNT]
         ys = carray(pointer(words[Y]), rows * n, number)
         ats = carray(pointer(words[AT]), nodes * rows, number)
-        found = carray(pointer(words[TOTAL]), nodes * rows, number)
+        sums = carray(pointer(words[TOTAL]), nodes * rows, number)
         zero, one, tails = number(0), number(1), carray(pointer(own), n, number)
         for r in range(first, last):
             row = ys[r * n : r * n + n]
@@ -127,11 +127,11 @@ def logs(kind: int, number: Any) -> Any:
                 for i in range(n):
                     y = row[i]
                     some = y != -infinity
-                    tail, _ = tail_and_hazard(kind, _away(at, y if some else zero))
+                    tail, _ = tail_and_hazard(kind, _margin(at, y if some else zero))
                     tails[i] = tail if some else one
                 whole = _product(tails)
                 usual = whole > 1e-290
-                found[node] = math.log(whole) if usual else _sum_of_logs(tails)
+                sums[node] = math.log(whole) if usual else _sum_of_logs(tails)
 
     return served(work)
 
@@ -150,7 +150,7 @@ def spread(kind: int, number: Any) -> Any:
         ats = carray(pointer(words[AT]), nodes * rows, number)
         masses = carray(pointer(words[MASS]), nodes * rows, number)
         totals = carray(pointer(words[TOTAL]), nodes * rows, number)
-        found = carray(pointer(words[V]), nodes * rows, number)
+        logs_of = carray(pointer(words[V]), nodes * rows, number)
         zero, one = number(0), number(1)
         kept = carray(pointer(own), n, number)
         tails = carray(pointer(own + 8 * n), n, number)
@@ -165,14 +165,14 @@ def spread(kind: int, number: Any) -> Any:
                     for i in range(block.size):
                         y = block[i]
                         some = y != -infinity
-                        tail, h = tail_and_hazard(kind, _away(at, y if some else zero))
+                        tail, h = tail_and_hazard(kind, _margin(at, y if some else zero))
                         h = h if some else zero
                         below[i] = tail if some else one
                         keep[i] = h
                         part += h
                     total += part
                 whole = _product(tails)
-                found[node] = math.log(whole) if whole > 0 else -math.inf
+                logs_of[node] = math.log(whole) if whole > 0 else -math.inf
                 totals[node] = total
                 mass = number(masses[node] * whole)
                 for i in range(n):
@@ -209,7 +209,7 @@ def product(kind: int, number: Any) -> Any:
                     for i in range(block.size):
                         y = block[i]
                         some = y != -infinity
-                        _, h = tail_and_hazard(kind, _away(at, y if some else zero))
+                        _, h = tail_and_hazard(kind, _margin(at, y if some else zero))
                         h = h if some else zero
                         keep[i] = h
                         part += h * of_v[i]

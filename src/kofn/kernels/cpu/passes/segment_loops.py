@@ -16,13 +16,13 @@ from numba import carray
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 
 SORTED, LEAST, GREATEST, FOUND = range(4)
-"""What `statistics` finds: whether ids are sorted, and their least and greatest."""
+"""The answers of `statistics`: whether ids are sorted, and their least and greatest."""
 
 
-def statistics(ids, size, found):
+def statistics(ids, size, answers):
     """Look at ids of 64 bits, one at least."""
     numbers = carray(pointer(ids), size, np.int64)
-    known = carray(pointer(found), FOUND, np.int64)
+    known = carray(pointer(answers), FOUND, np.int64)
     least = greatest = last = numbers[0]
     falls = 0
     for i in range(size):

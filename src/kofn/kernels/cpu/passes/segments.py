@@ -26,9 +26,9 @@ def codes(size: int) -> list[Code]:
 
 def statistics(ids: np.ndarray) -> tuple[bool, int, int]:
     """Return whether ids, of int64, are sorted, their least and their greatest."""
-    found = np.empty(3, np.int64)
-    native.function(STATISTICS)(address(ids), len(ids), address(found))
-    is_sorted, least, greatest = found.tolist()
+    answers = np.empty(3, np.int64)
+    native.function(STATISTICS)(address(ids), len(ids), address(answers))
+    is_sorted, least, greatest = answers.tolist()
     return bool(is_sorted), least, greatest
 
 

@@ -5,7 +5,7 @@ b = F^a, which is linear in the score, it is −F(e^u − 1 − u)/a² with u = 
 −F·log²F/2. Source: Correia, Niculae & Martins, "Adaptively Sparse Transformers" (2019), for k = 1.
 
 A loss is the least upper bound of linear functions with the offset ΣΩ(t) − ΣΩ(p), which is reached
-at the weights p. So its derivative is that of the offset at p, with Ω(q) = (q^α − q)/(αa).
+at the weights p. So its derivative is the offset's at p, with Ω(q) = (q^α − q)/(αa).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def bend(kind: int, number: Any) -> Pass:
 
 
 def bend_abreast(kind: int, number: Any) -> Pass:
-    """The same for the rows of a group at once, as in interleaved.py: less mean and what is left of
-    it, to `in_alpha`.
+    """Do the same for the rows of a group at once, as in interleaved.py: less mean and the rounding
+    error of it, to `in_alpha`.
     """
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
@@ -164,7 +164,7 @@ def target_tilt(kind: int, number: Any) -> Pass:
 
 def _tilt(kind: int, number: Any, of_target: bool) -> Pass:
     @in_loop
-    def entry(x, t, p, a, b, c, rise, e):
+    def entry(x, t, p, hi, lo, per_t, rise, rest):
         return p, (tilted(kind, t if of_target else p, rise),)
 
     return pass_of(number, entry, number(0))

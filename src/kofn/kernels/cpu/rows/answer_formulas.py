@@ -73,9 +73,9 @@ def compared(kind, x, t, p, hi, lo, per_t, rise, edge, soft):
         term += omega(kind, t, rise)
     fixed = one if playing else zero
     barred = zero if t == fixed else infinity
-    away = p - t if finite else zero
+    residual = p - t if finite else zero
     w = max(p * (one - p), zero) if finite else zero
-    return (term if finite else barred), away, w, where_positive(w, w * z)
+    return (term if finite else barred), residual, w, where_positive(w, w * z)
 
 
 @inline

@@ -19,7 +19,7 @@ from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.vector_math import quotient, where_positive, widest_vectors
 
 
-def gap(kind: int, number: Any) -> Pass:
+def loss(kind: int, number: Any) -> Pass:
     """Σ of the terms of a Fenchel–Young loss, #soft, Σw, Σwz; p − t over the weights p.
 
     g holds the target t, of zeros and ones; other entries are soft, and lack their Ω here.
@@ -28,26 +28,26 @@ def gap(kind: int, number: Any) -> Pass:
 
     @in_loop
     def entry(x, t, p, hi, lo, per_t, rise, edge_):
-        term, away, w, wz = compared(kind, x, t, p, hi, lo, per_t, rise, edge_, False)
+        term, residual, w, wz = compared(kind, x, t, p, hi, lo, per_t, rise, edge_, False)
         soft = zero if t == zero else (zero if t == one else one)
-        return away, (term, soft, w, wz)
+        return residual, (term, soft, w, wz)
 
     return pass_of(number, entry, *[zero] * 4, writes=True, numbers=_with_edge(kind, number))
 
 
-def soft_gap(kind: int, number: Any) -> Pass:
+def soft_loss(kind: int, number: Any) -> Pass:
     """The sum of the terms, with Ω of a soft target, where `out` holds p − t."""
 
     @in_loop
-    def entry(x, t, away, hi, lo, per_t, rise, edge_):
-        return away, compared(kind, x, t, away + t, hi, lo, per_t, rise, edge_, True)[:1]
+    def entry(x, t, residual, hi, lo, per_t, rise, edge_):
+        return residual, compared(kind, x, t, residual + t, hi, lo, per_t, rise, edge_, True)[:1]
 
     return pass_of(number, entry, number(0), numbers=_with_edge(kind, number))
 
 
 def _with_edge(kind: int, number: Any) -> Any:
     @in_loop
-    def numbers(hi, lo, per_t, alpha, e):
+    def numbers(hi, lo, per_t, alpha, rest):
         end = number(edge(kind, alpha))
         return number(hi), number(lo), number(per_t), number(alpha - 1), end
 
@@ -55,7 +55,8 @@ def _with_edge(kind: int, number: Any) -> Any:
 
 
 def closely(kind: int, number: Any) -> Pass:
-    """F of each entry to `out`, from its distance to a and `moved(δ)`, θ = a + Tδ; ΣF, ΣF(1 − F).
+    """Write F of each entry, from its distance to `base` and `shifted(δ)`, θ = base + Tδ; ΣF,
+    ΣF(1 − F).
 
     No digits of e^z are lost to a far greater number that it is added to.
     """
@@ -78,7 +79,7 @@ def closely(kind: int, number: Any) -> Pass:
 def lever(kind: int, number: Any) -> Pass:
     """Σu(x − pivot)/T of cotangents u in `out`."""
 
-    def one_pass(x, g, out, n, sums, pivot, per_t, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, per_t, mean, alpha, rest):
         widest_vectors()
         scores, cotangents = carray(pointer(x), n, number), carray(pointer(out), n, number)
         into = carray(pointer(sums), 8, np.float64)
@@ -98,20 +99,21 @@ def tally(kind: int, number: Any) -> Pass:
     """Σg of a target."""
 
     @in_loop
-    def entry(x, t, old, a, b, c, d, e):
+    def entry(x, t, old, hi, lo, per_t, rise, rest):
         return old, (t,)
 
     return pass_of(number, entry, number(0))
 
 
 def from_bytes(kind: int, number: Any) -> Pass:
-    """A target of bytes as numbers to g, and their sum; those from the address b on belong to g.
+    """Write a target of bytes as numbers to g, and add them up; the bytes at `source` belong to
+    the numbers at `first`.
 
     A float64 holds an address exactly.
     """
     size = number(0).itemsize
 
-    def one_pass(x, g, out, n, sums, first, source, c, d, e):
+    def one_pass(x, g, out, n, sums, first, source, per_t, alpha, rest):
         widest_vectors()
         at = np.int64(source) + (g - np.int64(first)) // size
         marks, targets = carray(pointer(at), n, np.uint8), carray(pointer(g), n, number)
@@ -127,8 +129,8 @@ def from_bytes(kind: int, number: Any) -> Pass:
     return one_pass
 
 
-def label_gap(kind: int, number: Any) -> Pass:
-    """What `gap` does for a target of one 1, at the score whose address is `label`.
+def label_loss(kind: int, number: Any) -> Pass:
+    """Do as `loss` does for a target of one 1, at the score whose address is `label`.
 
     A float64 holds an address exactly. The loops around the label know its target as a constant.
     """
@@ -151,10 +153,10 @@ def label_gap(kind: int, number: Any) -> Pass:
             xs, ps = scores[start:stop], weights[start:stop]
             total, weight, moment = zero, zero, zero
             for i in range(xs.size):
-                term, away, w, wz = compared(
+                term, residual, w, wz = compared(
                     kind, xs[i], t, ps[i], hi_, lo_, per_t_, rise_, edge_, False
                 )
-                ps[i] = away
+                ps[i] = residual
                 total += term
                 weight += w
                 moment += wz
@@ -169,7 +171,7 @@ def label_gap(kind: int, number: Any) -> Pass:
 def logs(kind: int, number: Any) -> Pass:
     """Write log F."""
 
-    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
         widest_vectors()
         scores, answers = carray(pointer(x), n, number), carray(pointer(out), n, number)
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
@@ -183,7 +185,7 @@ def log_weigh(kind: int, number: Any) -> Pass:
     """Way back, first: ΣF′, Σv with v = g·F′/F, and ΣF′z."""
 
     @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, e):
+    def entry(x, g, old, hi, lo, per_t, rise, rest):
         v, w, z = log_weighed(kind, x, g, hi, lo, per_t, rise)
         return old, (w, v, where_positive(w, w * z))
 

@@ -10,13 +10,13 @@ from numba import carray
 from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.backward import pivot_of
-from kofn.kernels.cpu.rows.formulas import edge, moved
+from kofn.kernels.cpu.rows.formulas import edge, shifted
 from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, pass_over, rounded, store
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
-MOST_AWAY = 40.0
+MOST_APART = 40.0
 """Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
 
 # As solver/equation.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
@@ -27,7 +27,7 @@ _AFTER, _AFTER_ABREAST = len(layout.FORWARD), len(layout.FORWARD_ABREAST)
 
 @plain
 def _of_target(group, which):
-    """The place of a pass of TARGETS or LABELLED."""
+    """Return the place of a pass of TARGETS or LABELLED."""
     return (_AFTER_ABREAST if group.entries else _AFTER) + which
 
 
@@ -46,7 +46,7 @@ def count(group, bytes_at, into):
 
 
 @plain
-def gaps(group, lanes, labels, searched, of_alpha):
+def losses(group, lanes, labels, searched, of_alpha):
     """Leave the loss of each row as `in_k`, Σ(p − t)z as `in_t`, and p − t in place of weights p.
 
     Σ(p − t) = 0 up to rounding, so backward.py's pivot stands for θ in the second, but with weights
@@ -77,11 +77,11 @@ def gaps(group, lanes, labels, searched, of_alpha):
         if of_alpha:
             lanes.in_alpha[r] -= pass_over(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         address = np.float64(row.x + label * row.size)
-        sums = pass_over(row, _of_target(group, layout.GAP), hi, lo, per_t, alpha, address)
+        sums = pass_over(row, _of_target(group, layout.LOSS), hi, lo, per_t, alpha, address)
         total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
         possible = total < math.inf
         if soft > 0 and row.kind in layout.KNOWS_OMEGA:
-            which = _of_target(group, layout.SOFT_GAP)
+            which = _of_target(group, layout.SOFT_LOSS)
             total = pass_over(row, which, hi, lo, per_t, alpha, address)[0]
             if of_alpha:
                 lanes.in_alpha[r] += pass_over(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
@@ -100,21 +100,21 @@ def gaps(group, lanes, labels, searched, of_alpha):
 
 @plain
 def _write_closely(group, row, lanes):
-    """Write the weights afresh where scores are far closer to one another than to θ.
+    """Write the weights again where scores are far closer to one another than to θ.
 
-    Their distance from θ is rounded by more than theirs from their mean. That is no error of one
-    weight to speak of, but Σ(p − t)z adds up what it does to all weights of scores alike.
+    Their distance from θ has a greater rounding error than their distance from their mean. It
+    hardly changes one weight, but Σ(p − t)z adds up its effects on all weights of scores alike.
     """
     r = row.lane
     hi, lo, mean, temperature = lanes.hi[r], lanes.lo[r], lanes.mean[r], lanes.temperature[r]
     alpha = lanes.alpha[r]
     if row.kind == EXPONENTIAL and is_single(row.kind, lanes.k[r]):
         return  # from the greatest score on, without a mean
-    away, reach = abs(hi + lo - mean), max(lanes.greatest[r] - mean, mean - lanes.least[r])
-    if not (2 * reach <= away and temperature < away < MOST_AWAY * temperature):
+    apart, reach = abs(hi + lo - mean), max(lanes.greatest[r] - mean, mean - lanes.least[r])
+    if not (2 * reach <= apart and temperature < apart < MOST_APART * temperature):
         return
     base, per_t = rounded(mean, row.size), 1 / temperature
-    by = moved(row.kind, ((hi - base) + lo) * per_t)
+    by = shifted(row.kind, ((hi - base) + lo) * per_t)
     sums = pass_over(row, _of_target(group, layout.CLOSELY), base, per_t, by, alpha, 0.0)
     if sums[1] > 0:
         pass_over(row, layout.MEND, hi, lo, per_t, alpha, (lanes.k[r] - sums[0]) / sums[1])
@@ -148,7 +148,7 @@ def likelihoods(group, lanes, labels, weighed):
 
 @plain
 def _closed(row, hi, labelled, label):
-    """The loss of a row without an equation: 0, ∞ if its target cannot be, NaN if it is soft.
+    """Return the loss of a row without an equation: 0, ∞ if its target cannot be, NaN if soft.
 
     The weights become cotangents: of 0, or NaN.
     """
@@ -181,7 +181,7 @@ def logarithms(group, lanes):
 
 @plain
 def log_cotangents(group, lanes, of_alpha):
-    """Write the cotangents of the scores; leave that of T, or NaN in a row left to the reference.
+    """Write the cotangents of the scores; leave T's, or NaN in a row left to the reference.
 
     And that of α if it is wanted, as backward.py does.
 

@@ -1,4 +1,4 @@
-"""The backward pass: from cotangents of weights to those of scores, k and T."""
+"""The backward pass: from cotangents of weights to cotangents of scores, k and T."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kofn.kernels.cpu.runtime.split_row import plain
 
 @plain
 def cotangents(group, lanes):
-    """Write those of the scores, w∘(g − ḡ)/T with ḡ = Σwg/W; leave those of k and T in the lanes.
+    """Write the scores' cotangents, w∘(g − ḡ)/T with ḡ = Σwg/W; leave k's and T's in the lanes.
 
     ḡ is taken off in two parts: where one entry holds nearly all of W, g − ḡ is smaller than the
     rounding of ḡ. The cotangent of T is −Σu(x − θ)/T² with u = w∘(g − ḡ). As Σu = 0, any other
@@ -46,7 +46,7 @@ def cotangents(group, lanes):
 
 @plain
 def in_alphas(group, lanes):
-    """Leave the cotangents of α, Σg·∂p/∂α, in the lanes, after those of k: `bend` says how.
+    """Leave the cotangents of α, Σg·∂p/∂α, in the lanes, after the ones of k: `bend` says how.
 
     ∂p/∂α is ∂F/∂α less the multiple of F′ that keeps Σp, and ΣF′(g − ḡ) = 0.
     """
@@ -64,7 +64,7 @@ def in_alphas(group, lanes):
 
 @plain
 def pivot_of(hi, lo, temperature, weight, moment):
-    """The mean of x from Σw and Σwz; θ where there is none."""
+    """Return the mean of x from Σw and Σwz; θ where there is none."""
     return hi + lo + (temperature * (moment / weight) if weight > 0 else 0.0)
 
 
@@ -97,7 +97,7 @@ def _slope(group, lanes):
 
 @plain
 def _centre(group, lanes):
-    """Take what is left of the mean off the special lanes."""
+    """Subtract the rest of the mean in the special lanes."""
     if group.entries:
         if count_all(group.lanes, SPECIAL):
             pass_over_all(group, layout.CENTRE)
@@ -171,10 +171,10 @@ def _side_of_logs(row, upper, hi, lo, temperature):
         if not log_tail > -math.inf:
             continue
         ratio = log_tail - peak
-        away = (score - nearest) / temperature
+        dz = (score - nearest) / temperature
         # Far from θ, two z may round to one number though the scores differ.
-        if abs(away) <= abs(z) / 64:
-            ratio = side_logs(kind, z - away / 2, upper)[1] * (-away if upper else away)
+        if abs(dz) <= abs(z) / 64:
+            ratio = side_logs(kind, z - dz / 2, upper)[1] * (-dz if upper else dz)
         if ratio > 0:
             scale = math.exp(-ratio)
             total, slope, product = total * scale, slope * scale, product * scale

@@ -12,8 +12,8 @@ from kofn.kernels.cpu.runtime.shares import plain
 FREELY = 20
 """Newton steps that are taken as they come; from then on, every second one halves the bracket."""
 ROUNDS = FREELY + 2 * 90
-"""That halves a gap of 2⁴⁰ temperatures down to rounding; of a wider one, in which weights are 0
-and 1 wherever θ is, the last θ is as good as any.
+"""So many halve a plateau of 2⁴⁰ temperatures down to rounding; on a wider one, where weights are
+0 and 1 wherever θ is, the last θ is as good as any.
 """
 
 
@@ -25,7 +25,7 @@ def faint_tail(size):
 
 @plain
 def balance(row, theta, temperature, eps):
-    """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    """Find the θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     kind = row.kind
     left, right = -math.inf, math.inf  # the scores next to θ
     for i in range(row.n):
@@ -50,12 +50,12 @@ def balance(row, theta, temperature, eps):
                 log_tail, slope = logs(kind, (v - theta) / temperature, True)
                 above += math.exp(log_tail - second)
                 above_slope += math.exp(log_tail - second) * slope
-        gap = (first - second) + math.log(below / above)
-        if gap > 0:
+        log_ratio = (first - second) + math.log(below / above)
+        if log_ratio > 0:
             low = theta
         else:
             high = theta
-        step = temperature * gap / (below_slope / below + above_slope / above)
+        step = temperature * log_ratio / (below_slope / below + above_slope / above)
         near = abs(step) <= eps * temperature
         target = theta + step
         # A tail that falls faster than any e^−z^n may hold Newton to a temperature a step.

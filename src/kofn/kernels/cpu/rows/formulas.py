@@ -5,7 +5,7 @@ is decided here: `prepare` does the exponential once, relative to an anchor near
 and every further evaluation moves by δ = (θ − anchor)/T with multiplications alone. Links with an
 end to their support have nothing to prepare; they are computed afresh, by the `distance` from it.
 
-`rise` is α − 1, in the type of the scores: that of a rounded α would be off by more.
+`rise` is α − 1, in the type of the scores: a rounded α less 1 would be off by more.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def distance(x, hi, lo, per_t):
 
 
 def far(z: Any) -> Any:
-    """Where z is clipped: 2^±far and their quotient by a moderate 2^δ are normal numbers."""
+    """The bound of z: 2^±far and their quotient by a moderate 2^δ are normal numbers."""
 
 
 @overload(far, jit_options={"forceinline": True})
@@ -80,7 +80,7 @@ def _(x):
 
 
 def kink(z: Any) -> Any:
-    """How far above F = 1 the slope is the one from below: see `links/safe_math.py`."""
+    """The distance above F = 1 up to which the slope is from below: see `links/safe_math.py`."""
 
 
 @overload(kink, jit_options={"forceinline": True})
@@ -91,20 +91,20 @@ def _(z):
 
 @inline
 def exponential(z):
-    """e^z for z ≤ 0, 0 where it would be subnormal. What is cut to `far` is octaves, not z."""
+    """e^z for z ≤ 0, 0 where it would be subnormal. Octaves are cut to `far`, not z."""
     octaves = z * real(z, LOG2_E)
     return exp2(max(octaves, -far(z))) if octaves > -far(z) else real(z, 0.0)
 
 
 @inline
 def unit(kind, per_t):
-    """What differences are multiplied by for `prepare`: per T, of octaves where it raises 2."""
+    """The factor of differences for `prepare`: 1/T, or octaves per T where it raises 2."""
     return per_t * LOG2_E if kind in OCTAVES else per_t
 
 
 @inline
 def prepare(kind, z):
-    """What evaluations need of z = (x − anchor)·unit; −inf must come out as weight 0."""
+    """Prepare z = (x − anchor)·unit for evaluations; −inf must come out as weight 0."""
     end = far(z)
     if kind in OCTAVES:
         return exp2(min(z, end)) if z > -end else real(z, 0.0)
@@ -113,8 +113,8 @@ def prepare(kind, z):
 
 
 @inline
-def moved(kind, delta):
-    """δ, a float64, as `tail` wants it; the exponential link is e^(z − 1). Not for bounded ones."""
+def shifted(kind, delta):
+    """Return δ, a float64, as `tail` takes it; the exponential link is e^(z − 1). Never bounded."""
     if kind not in OCTAVES:
         return delta
     return exp2((delta + 1 if kind == EXPONENTIAL else delta) * LOG2_E)
@@ -124,7 +124,7 @@ def moved(kind, delta):
 def tail(kind, a, by, inverse, rise):
     """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.
 
-    by = moved(δ), inverse = 1/by; where the link is bounded, a is z and both are 0.
+    by = shifted(δ), inverse = 1/by; where the link is bounded, a is z and both are 0.
     """
     zero, half, one = real(a, 0.0), real(a, 0.5), real(a, 1.0)
     if kind == LOGISTIC:
@@ -169,13 +169,13 @@ def tail(kind, a, by, inverse, rise):
 
 @inline
 def _base(kind, z, rise):
-    """What entmax raises to the power 1/(α − 1)."""
+    """Return the base that entmax raises to the power 1/(α − 1)."""
     return (real(z, 0.5) if kind == SQUARE else rise) * z
 
 
 @inline
 def evaluated(kind, a, by, inverse, rise):
-    """What an evaluation adds up: (the smaller tail, that if above ½, F′, F > ½, F″)."""
+    """The terms of an evaluation: (the smaller tail, the same if F > ½, F′, F > ½, F″)."""
     zero, one = real(a, 0.0), real(a, 1.0)
     t, is_upper, first, second = tail(kind, a, by, inverse, rise)
     upper = one if is_upper else zero
@@ -223,7 +223,7 @@ def weighed(kind, x, g, hi, lo, per_t, rise):
     w = density(kind, z, rise)
     w = w if abs(z) < reach(z) else zero
     w = zero if deleted(x) else w
-    # What is not chosen may carry any cotangent, NaN included.
+    # An entry that is not chosen may carry any cotangent, NaN included.
     return w, where_positive(w, w * g), where_positive(w, w * z)
 
 
@@ -249,8 +249,8 @@ def centred(kind, x, hi, lo, per_t, rise, mean):
 def integral(kind, z, rise):
     """(G(z), less z where z is far up; whether it is; G(z) − z·F(z) = −Ω(F(z))).
 
-    Far up is above the mean for links with two tails, and where F is 1 for the others. G and the z
-    of the last are those of the convention of mean zero.
+    Far up is above the mean for links with two tails, and where F is 1 for the others. G and the
+    last z follow the convention of mean zero.
     """
     zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
     if kind == EXPONENTIAL:
@@ -297,16 +297,16 @@ def quantile(kind, q, alpha):
 
 @inline
 def start_below(bell, own):
-    """How far below the mean a θ is, by the quantiles of normal scores and of the link itself: a
-    sum of links at such scores is close to one wide link.
+    """Return the depth of θ below the mean, by the quantiles of normal scores and of the link
+    itself: a sum of links at such scores is close to one wide link.
     """
-    away = math.sqrt(bell * bell + own * own)
-    return away if bell + own > 0 else -away
+    depth = math.sqrt(bell * bell + own * own)
+    return depth if bell + own > 0 else -depth
 
 
 @inline
 def edge(kind, alpha):
-    """Where z is counted from, in the convention of mean zero, which starts are guessed in."""
+    """The origin of z in the convention of mean zero, by which starts are guessed."""
     if kind == LINEAR:
         return -0.5
     return -1 / (alpha * (alpha - 1)) if kind in BOUNDED else 0.0
@@ -324,7 +324,7 @@ def side_logs(kind, z, upper):
 
 @inline
 def logs(kind, z, upper):
-    """(log F(z), its slope F′/F) far below θ, or those of 1 − F far above, of links with two
+    """(log F(z), its slope F′/F) far below θ, or the same of 1 − F far above, of links with two
     infinite tails; in float64.
     """
     z = -z if upper else z  # what follows is symmetric

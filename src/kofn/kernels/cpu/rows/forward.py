@@ -77,13 +77,13 @@ def weights(group, lanes, wanted):
         _mend(group, lanes)
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
-    found = True
+    all_solved = True
     for r in range(count):
         if lanes.state[r] == CLOSED:
             _close(nth(group, r), lanes, wanted)
         elif lanes.lo[r] != lanes.lo[r]:
-            found = False
-    return found
+            all_solved = False
+    return all_solved
 
 
 ROUNDS = 16
@@ -150,22 +150,22 @@ def _start(group, lanes):
 
 @plain
 def _evaluate(group, lanes):
-    """Evaluate the rows whose θ is not found; whether there are any."""
-    still = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
+    """Evaluate the rows whose θ is not found; return whether there are any."""
+    any_open = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
     if group.entries:
-        if still:
+        if any_open:
             _prepare(group)
             pass_over_all(group, layout.EVALUATION)
-        return still
+        return any_open
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
             evaluate(nth(group, r), lanes)
-    return still
+    return any_open
 
 
 @plain
 def _prepare(group):
-    """Rows abreast: prepare those whose anchor has moved."""
+    """Prepare the rows abreast whose anchor has moved."""
     if group.row.kind not in BOUNDED and fresh_all(group.lanes):
         pass_over_all(group, layout.FIRST_EVALUATION)
 
@@ -194,10 +194,10 @@ MENDS = 4  # the first is enough unless the slopes have changed since the last e
 
 @plain
 def _mend(group, lanes):
-    """Where Σp misses k, move θ by a Newton step on that sum, and each weight with it.
+    """Where Σp misses k, move θ by a Newton step on this sum, and each weight with it.
 
-    An evaluation adds up in float32, and rounds F of equal scores alike: its root is not that of
-    the weights as they are written.
+    An evaluation adds up in float32, and rounds F of equal scores alike: its root is not the root
+    of the weights as they are written.
     """
     row = group.row
     for _ in range(MENDS):
@@ -217,7 +217,7 @@ def _mend(group, lanes):
 
 @plain
 def _open_again(group, lanes):
-    """Have the search go on where the sum tells that the last step was too long; which rows."""
+    """Reopen the rows whose sum tells that the last step was too long; return which."""
     again = 0
     for r in range(group.count):
         if lanes.state[r] == FOUND and lanes.strange[r] == 0 and _is_off(lanes, r):
@@ -235,7 +235,7 @@ def _is_off(lanes, r):
 
 @plain
 def _close(row, lanes, wanted):
-    """A row that needs no equation: the share of its scores of +inf, and 0, 1 or NaN."""
+    """Answer a row without an equation: the share of its scores of +inf, and 0, 1 or NaN."""
     r = row.lane
     k, top, theta = lanes.k[r], lanes.top[r], lanes.anchor[r]
     if wanted:

@@ -2,9 +2,9 @@
 
 A pass is made of what it does with one entry: loops.py, answer_loops.py and alpha_loops.py say
 that. It has the signature `native.PASS`, is compiled by launch.py and called by its address:
-(x, g, out, n, sums, a, b, c, d, e) with the scores, the cotangents and the memory of the answer,
-n entries each, and up to five numbers. What is added up goes to `sums`: within a block in the
-precision of the scores, from block to block in float64.
+(x, g, out, n, sums, hi, lo, per_t, alpha, rest) with the scores, the cotangents and the memory of
+the answer, n entries each, and five numbers, which some passes call otherwise. Terms are added to
+`sums`: within a block in the precision of the scores, from block to block in float64.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def pass_of(
 ) -> Pass:  # fmt: skip
     """Pass over entries of type `number`: (x, g, old, *numbers) -> (new, terms to add up).
 
-    `old` and `new` are what is in the answer's place; `new` is stored if the pass `writes`. The
-    sums of the terms begin as `zeros`. If the first term is one of the `weights` that are written,
-    its sum is that of float64, up to two roundings: k is held against it. `numbers` makes what an
-    entry takes of a, b, c, d and e: by default these in the type of the scores, with d − 1 for d,
-    as the fourth number of a pass is α, if it is used.
+    The answer's place holds `old`; `new` is stored there if the pass `writes`. The sums of the
+    terms begin as `zeros`. If the first term is one of the `weights` that are written, its sum is
+    as in float64, up to two roundings: k is held against it. `numbers` makes the numbers that an
+    entry takes of (hi, lo, per_t, alpha, rest): by default these in the type of the scores, with
+    α − 1 for α.
     """
     numbers = numbers or _rounded(number)
 
-    def one_pass(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
         widest_vectors()
         scores, given = carray(pointer(x), n, number), carray(pointer(g), n, number)
-        answer, at = carray(pointer(out), n, number), numbers(a, b, c, d, e)
+        answer, at = carray(pointer(out), n, number), numbers(hi, lo, per_t, alpha, rest)
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, ps, totals = scores[start:stop], given[start:stop], answer[start:stop], zeros
@@ -66,7 +66,7 @@ def pass_of(
 
 def _rounded(number: Any) -> Any:
     @in_loop
-    def numbers(a, b, c, d, e):
-        return number(a), number(b), number(c), number(d - 1), number(e)
+    def numbers(hi, lo, per_t, alpha, rest):
+        return number(hi), number(lo), number(per_t), number(alpha - 1), number(rest)
 
     return numbers

@@ -2,14 +2,14 @@
 
 A row of 64 is four vectors: adding up across each costs as much as what is added. Here entry i of
 every row of a group is one vector, and a sum over a row stays in its lane. `bring` copies rows into
-a thread's own memory that way round and `give` copies an answer back. What is between passes those
-copies, takes its numbers from the lanes and leaves its sums there.
+a thread's own memory that way round and `give` copies an answer back. The passes between read these
+copies, take their numbers from the lanes and leave their sums there.
 
 Each function here makes a function of the signature `native.PASS`, as in loops.py: (x, g, out, n,
-lanes, a, b, …). `lanes` is the address of a `LANE`, x that of the copies: of each entry the scores,
-what is kept of them or is to be the answer, and cotangents, next to each other, so that LLVM sees
-that these do not overlap. Sums of 16 entries, and of 4 weights, are in the precision of the scores,
-those of more in float64.
+lanes, a, b, c, d, e), of whose numbers only `bring` and `give` take one. `lanes` is the address of
+a `LANE`, x the address of the copies: of each entry the scores, kept numbers or the answer to be,
+and cotangents, next to each other, so that LLVM sees that these do not overlap. Sums of 16 entries,
+and of 4 weights, are in the precision of the scores, longer ones in float64.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def statistics(kind: int, number: Any) -> Pass:
                 own[1, r], own[2, r] = zero, zero
             for i in range(start, min(start + BLOCK, n)):
                 for r in range(LANES):
-                    away = entries[i, SCORE, r] - own[0, r]
-                    own[1, r] += away
-                    own[2, r] += away * away
+                    offset = entries[i, SCORE, r] - own[0, r]
+                    own[1, r] += offset
+                    own[2, r] += offset * offset
             for r in range(LANES):
                 into.total[r] += own[1, r]
                 into.squares[r] += own[2, r]

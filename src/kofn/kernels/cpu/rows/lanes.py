@@ -29,7 +29,7 @@ bytes per number; n.
 """
 
 Group = namedtuple("Group", "row count lanes entries")
-"""Rows one after another: the first of them and how many; the address of their lanes; that of the
+"""Rows one after another: the first of them and how many; the addresses of their lanes and of the
 copies of their entries, 0 where rows are not computed abreast.
 """
 
@@ -74,39 +74,41 @@ def copy_all(group, which, source, into):
 
 @plain
 def plane(group, which):
-    """The address of that one of PLANES in the copies of a group's entries."""
+    """Return the address of one of PLANES in the copies of a group's entries."""
     return group.entries + which * LANES * group.row.size
 
 
 @plain
-def pass_over(row, which, a, b, c, d, e):
+def pass_over(row, which, hi, lo, per_t, alpha, rest):
     """Go over the row once; return its sums."""
-    return _pass_over(row, which, False, a, b, c, d, e)
+    return _pass_over(row, which, False, hi, lo, per_t, alpha, rest)
 
 
 @plain
-def pass_for_extremes(row, which, a, b, c, d, e):
+def pass_for_extremes(row, which, hi, lo, per_t, alpha, rest):
     """The same, by a pass whose first two sums are a least and a greatest."""
-    return _pass_over(row, which, True, a, b, c, d, e)
+    return _pass_over(row, which, True, hi, lo, per_t, alpha, rest)
 
 
 @plain
-def _pass_over(row, which, extremes, a, b, c, d, e):
+def _pass_over(row, which, extremes, hi, lo, per_t, alpha, rest):
     address = carray(pointer(row.passes), which + 1, np.int64)[which]
     sums = carray(pointer(row.sums), SUMS, np.float64)
     for i in range(SUMS):
         sums[i] = 0
     x, g, out, n, into = row.x, row.g, row.out, row.n, row.sums
     if n <= PART:
-        call(address, x, g, out, n, into, a, b, c, d, e)
+        call(address, x, g, out, n, into, hi, lo, per_t, alpha, rest)
     else:
-        pass_over_parts(row.team, address, x, g, out, n, into, row.size, extremes, a, b, c, d, e)
+        pass_over_parts(
+            row.team, address, x, g, out, n, into, row.size, extremes, hi, lo, per_t, alpha, rest
+        )
     return sums
 
 
 @plain
 def load_all(address, first, count, size, into):
-    """Numbers of some rows to their lanes, which begin at `into`; the last to those beyond."""
+    """Copy numbers of rows to their lanes, which begin at `into`; the last to further lanes."""
     widest_vectors()
     lanes = carray(pointer(into), LANES, np.float64)
     if size == 4:
@@ -124,7 +126,7 @@ def load_all(address, first, count, size, into):
 
 @plain
 def store_all(address, first, count, size, source):
-    """The way back."""
+    """Copy numbers of lanes back to their rows."""
     widest_vectors()
     lanes = carray(pointer(source), LANES, np.float64)
     if size == 4:

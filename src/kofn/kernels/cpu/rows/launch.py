@@ -46,9 +46,9 @@ COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
-"""What threads do with rows; each needs what `passes` says."""
+"""The work of threads on rows; `passes_of` says which passes each calls."""
 
-LIKELY = -1  # in place of a link's number: that of a softmax, whose labels need no pass
+LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
@@ -65,9 +65,9 @@ def passes_of(
     code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
     of_alpha: bool = False,
 ) -> list[Code]:  # fmt: skip
-    """What passes over rows of n in `code`, in the order of their places in memory.
+    """The passes over rows of n that `code` calls, in the order of their places in memory.
 
-    Without `in_rows`, the cotangents of k and T are not wanted; that of α is `of_alpha`.
+    Without `in_rows`, the cotangents of k and T are not wanted; α's is with `of_alpha`.
     """
     short = n <= layout.SHORT
     names: tuple[str, ...]
@@ -82,8 +82,8 @@ def passes_of(
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
-        found = each("answer_loops", layout.LOG_BACKWARD if cotangent else layout.LOGS)
-        return found + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
+        passes = each("answer_loops", layout.LOG_BACKWARD if cotangent else layout.LOGS)
+        return passes + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     elif cotangent:
@@ -95,18 +95,18 @@ def passes_of(
         instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
-    found = each("interleaved" if short else "loops", names)
+    passes = each("interleaved" if short else "loops", names)
     last = layout.IN_ALPHA_ABREAST if short else layout.IN_ALPHA
-    return found + each("alpha_loops", last * of_alpha)
+    return passes + each("alpha_loops", last * of_alpha)
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
-    """All that rows need, for links by number and bytes per number."""
-    found, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
+    """The code that rows need, for links by number and bytes per number."""
+    needed, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
         for n in (layout.SHORT, layout.SHORT + 1):
-            found += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
-    return found
+            needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
+    return needed
 
 
 def weights(
@@ -142,7 +142,7 @@ def gradients(
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers; and
-    those of alpha, if wanted.
+    of alpha, if wanted.
     """
     memory = memory_of(x)
     x, cotangent = memory.packed(x), memory.packed(cotangent)
@@ -163,7 +163,7 @@ def values(x: Array, theta: Array, k: Number, temperature: Number, link: Link) -
     return out
 
 
-def gaps(
+def losses(
     x: Array, target: Array, k: Number, temperature: Number, link: Link, likely: bool = False,
     wanted: bool = True, known: tuple[Any, Any] | None = None, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
@@ -183,14 +183,14 @@ def gaps(
     if is_dense:
         k = k if known else memory.empty(x, x.shape[:-1])
     if known is not None:
-        away, theta = known
+        residual, theta = known
     else:
         wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
-        away, theta = memory.empty(x, x.shape) if wanted else None, None
+        residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
-    numbers = theta, dense, away, two, labels, likely, None, three
+    numbers = theta, dense, residual, two, labels, likely, None, three
     lost = deal(COMPARE, memory, link, x, k, temperature, *numbers)
-    return (two, away, lost, three) if of_alpha else (two, away, lost)
+    return (two, residual, lost, three) if of_alpha else (two, residual, lost)
 
 
 def logarithms(
@@ -221,8 +221,8 @@ def log_gradients(
     link: Link,
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:
-    """(cotangents of the scores, (…, n); NaN where a row was given up, and those of T, (2, …);
-    whether any row was given up; those of alpha, if wanted), for cotangents of logarithms.
+    """(cotangents of the scores, (…, n); NaN where a row was given up, and of T, (2, …);
+    whether any row was given up; of alpha, if wanted), for cotangents of logarithms.
     """
     memory = memory_of(x)
     x, cotangent = memory.packed(x), memory.packed(cotangent)
@@ -265,13 +265,13 @@ def plan_of(
 def planned(
     code: Code, passes: list[Code], n: int, group: int, grain: int, room: int, begun: int
 ) -> Plan:
-    """How rows of n are dealt out: of a thread's `room` in words, so many are to be 0 at first."""
-    found = np.array([*map(native.address, passes)], np.int64)
+    """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
+    addresses = np.array([*map(native.address, passes)], np.int64)
     chunk = max(group, grain // n // group * group)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
     cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
-    return Plan(run, at, found, address(found), group, chunk, room, width, cleared)
+    return Plan(run, at, addresses, address(addresses), group, chunk, room, width, cleared)
 
 
 def deal(
@@ -292,7 +292,8 @@ def deal(
     costs: tuple[Any, int, Any] | None = None,
     planning: Callable[..., Plan] = plan_of,
 ) -> bool:
-    """Rows to threads; whether one was given up. A second function is for 16-bit numbers only.
+    """Deal rows to threads; return whether one was given up. A second function is for 16-bit
+    numbers only.
 
     If entries have costs, these come with the bytes from one row to the next, and with an array for
     their cotangents, or None; `planning` makes the plan.
@@ -374,7 +375,7 @@ def _room_of_halves(plan: Plan, x: Array, cotangent: Array | None, count: int) -
 def _job_of_halves(
     plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
 ) -> tuple[array[int], Any]:
-    """The job of 16-bit numbers, from that of all rows as if they were float32 already.
+    """The job of 16-bit numbers, from the job of all rows as if they were float32 already.
 
     The functions of all plans work on each block.
     """

@@ -1,4 +1,4 @@
-"""What the rows' compiled code and its callers agree on; nothing here needs a compiler.
+"""The memory that the rows' compiled code shares with its callers; nothing here needs a compiler.
 
 The words of a job, the memory of a thread, and the passes whose addresses a job brings.
 """
@@ -36,7 +36,7 @@ SHORT = 128
 
 SCORE, KEPT, COTANGENT = range(3)
 PLANES = 3
-"""What there is of each entry of such rows."""
+"""The numbers of each entry of such rows."""
 
 LANE = np.dtype(
     [
@@ -44,7 +44,7 @@ LANE = np.dtype(
             (name, "f8", (LANES,))
             for name in (
                 *("state", "k", "temperature", "alpha", "per_t", "wanted"),
-                # The statistics. `live` counts finite scores, `top` those of +inf, `bad` the
+                # The statistics. `live` counts finite scores, `top` scores of +inf, `bad` the
                 # NaN. Mean, variance and their count, `usual`, tell where most of the scores are;
                 # additive masks such as −1e9 have no say in that. Without ±inf, NaN and masks,
                 # least and greatest are only bounds.
@@ -54,12 +54,12 @@ LANE = np.dtype(
                 # θ = anchor + Tδ, which a pass takes as `base`, `by`; its bracket in units of T
                 # from the anchor, with the log-odds there; what a log-odd is worth, and how far a
                 # step may leap; whether entries are yet to be prepared for the anchor.
-                *("anchor", "delta", "base", "by", "low", "high", "low_gap", "high_gap"),
+                *("anchor", "delta", "base", "by", "low", "high", "low_odds", "high_odds"),
                 *("width", "worth", "leap", "tries", "fresh"),
                 # Whether something was unusual, so that Σp is to be held to k in any case.
                 "strange",
-                # What the last pass saw: the first one total and squares, an evaluation the
-                # others.
+                # The sums of the last pass: total and squares of the first one, the others of
+                # an evaluation.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
                 # θ as two numbers; by how much weights are to be mended; on the way back ΣF′z, what
                 # is left of a total, the sum of sizes, and the cotangents of k, T and α.
@@ -69,7 +69,7 @@ LANE = np.dtype(
         ("sums", "f8", (SUMS,)),  # of the pass under way
     ]
 )
-"""What is known of a group of rows, number by number: a loop over lanes is vector code."""
+"""The numbers of a group of rows, one after another: a loop over lanes is vector code."""
 
 # What passes over a row, by the names of what makes it in loops.py and interleaved.py.
 FORWARD = (
@@ -86,19 +86,19 @@ BACKWARD = ("weigh", "slope", "centre", "close_back")
 VALUE = ("integrate", "total")
 IN_ALPHA, IN_ALPHA_ABREAST = ("bend",), ("bend_abreast",)
 LOG_IN_ALPHA, LOSS_IN_ALPHA = ("log_bend",), ("tilt", "target_tilt")
-"""What is last if the cotangent of α is wanted: see alpha_loops.py."""
+"""The last passes if the cotangent of α is wanted: see alpha_loops.py."""
 STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 INTEGRATE, TOTAL = range(len(VALUE))
 
-# Losses and logarithms, by what makes it in answer_loops.py. Those of losses come after what finds
-# the weights.
-TARGETS = ("gap", "lever", "closely", "soft_gap", "tally", "from_bytes")
-LABELLED = ("label_gap", "lever", "closely")
+# Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
+# the passes that find the weights.
+TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
+LABELLED = ("label_loss", "lever", "closely")
 LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")
-GAP, LEVER, CLOSELY, SOFT_GAP, TALLY, FROM_BYTES = range(len(TARGETS))
+LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
 LOG = 0
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
@@ -110,12 +110,12 @@ BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre", "integrate"}
-BY_LINK |= {"gap", "soft_gap", "label_gap", "closely", "logs", "log_weigh", "log_slope"}
+BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "logs", "log_weigh", "log_slope"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it reads: first those of runtime/layout.py; how many
-# rows were given up; the shape, the address of a team, if there is one, and those of passes and
+# rows were given up; the shape, the address of a team, if there is one, and of passes and
 # arrays. Where there is no ALPHA, one α of all rows comes with the job; where there is no THREE,
 # nobody wants the cotangent of α.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, PASSES = range(4, 11)

@@ -31,21 +31,21 @@ from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vect
 
 
 def statistics(kind: int, number: Any) -> Pass:
-    """Σd and Σd² with d = x − a. Neither is finite where the row holds ±inf or NaN."""
+    """Σd and Σd² with d = x − pivot. Neither is finite where the row holds ±inf or NaN."""
 
     @in_loop
-    def entry(x, g, old, pivot, b, c, d, e):
-        away = x - pivot
-        return old, (away, away * away)
+    def entry(x, g, old, pivot, lo, per_t, alpha, rest):
+        d = x - pivot
+        return old, (d, d * d)
 
     return pass_of(number, entry, *[number(0)] * 2)
 
 
 def full_statistics(kind: int, number: Any) -> Pass:
-    """Least, greatest, #in play, #(+inf), #NaN, and #, Σd, Σd² of those with |d| < b, d = x − a."""
+    """Least, greatest, #in play, #(+inf), #NaN, and #, Σd, Σd² where |d| < most, d = x − pivot."""
     infinity = number(math.inf)
 
-    def one_pass(x, g, out, n, sums, pivot, most, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, most, per_t, alpha, rest):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         pivot_, most_, zero, one = number(pivot), number(most), number(0), number(1)
@@ -63,12 +63,12 @@ def full_statistics(kind: int, number: Any) -> Pass:
                 live += one if finite else zero
                 top += one if v == infinity else zero
                 bad += zero if v == v else one
-                away = v - pivot_
-                near = abs(away) < most_
-                away = away if near else zero
+                d = v - pivot_
+                near = abs(d) < most_
+                d = d if near else zero
                 usual += one if near else zero
-                total += away
-                squares += away * away
+                total += d
+                squares += d * d
             into[2] += live
             into[3] += top
             into[4] += bad
@@ -84,7 +84,7 @@ def peak(kind: int, number: Any) -> Pass:
     """0, the greatest score in play, how many those are, #(+inf or NaN)."""
     infinity = number(math.inf)
 
-    def one_pass(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         zero, one = number(0), number(1)
@@ -107,9 +107,9 @@ def peak(kind: int, number: Any) -> Pass:
 
 
 def finite_peak(kind: int, number: Any) -> Pass:
-    """0, the greatest score, Σd and Σd² with d = x − a: of a row whose scores are finite."""
+    """0, the greatest score, Σd and Σd² with d = x − pivot: of a row whose scores are finite."""
 
-    def one_pass(x, g, out, n, sums, pivot, b, c, d, e):
+    def one_pass(x, g, out, n, sums, pivot, lo, per_t, alpha, rest):
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         pivot_, zero = number(pivot), number(0)
@@ -119,9 +119,9 @@ def finite_peak(kind: int, number: Any) -> Pass:
             total, squares = zero, zero
             for i in range(block.size):
                 greatest = max(greatest, ordered(block[i]))
-                away = block[i] - pivot_
-                total += away
-                squares += away * away
+                d = block[i] - pivot_
+                total += d
+                squares += d * d
             into[2] += total
             into[3] += squares
         into[1] = unordered(greatest, zero)
@@ -135,7 +135,7 @@ def first_evaluation(kind: int, number: Any) -> Pass:
 
 
 def evaluate(kind: int, number: Any) -> Pass:
-    """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; c is `moved(δ)`.
+    """Σ of the smaller tails, and of those above ½, ΣF′, #{F > ½}, ΣF″; `by` is `shifted(δ)`.
 
     A bounded link has nothing prepared: θ = a + c there.
     """
@@ -160,10 +160,10 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Pass:
 
 
 def moves_of(kind: int, number: Any) -> Any:
-    """How entries take the numbers of a pass by (a, 1/T, moved(δ), α), the threshold a + Tδ."""
+    """How entries take the numbers of a pass by (a, 1/T, shifted(δ), α), the threshold a + Tδ."""
 
     @in_loop
-    def numbers(anchor, per_t, by, alpha, e):
+    def numbers(anchor, per_t, by, alpha, rest):
         by_, rise = number(by), number(alpha - 1)
         scale = number(unit(kind, per_t))
         return number(anchor), number(per_t), scale, by_, number(1) / by_, rise
@@ -198,9 +198,9 @@ def mend(kind: int, number: Any) -> Pass:
 
 
 def close(kind: int, number: Any) -> Pass:
-    """A row that needs no equation: each finite (or NaN) score gets a, each of +inf gets b."""
+    """Answer a row without an equation: finite (or NaN) scores get `live`, those of +inf `top`."""
 
-    def one_pass(x, g, out, n, sums, live, top, c, d, e):
+    def one_pass(x, g, out, n, sums, live, top, per_t, alpha, rest):
         scores, weights = carray(pointer(x), n, number), carray(pointer(out), n, number)
         live_, top_, zero, infinity = number(live), number(top), number(0), number(math.inf)
         for i in range(n):
@@ -214,7 +214,7 @@ def weigh(kind: int, number: Any) -> Pass:
     """Way back, first: F′ to `out`, ΣF′, ΣF′g and ΣF′z."""
 
     @in_loop
-    def entry(x, g, old, hi, lo, per_t, rise, e):
+    def entry(x, g, old, hi, lo, per_t, rise, rest):
         terms = weighed(kind, x, g, hi, lo, per_t, rise)
         return terms[0], terms
 
@@ -222,7 +222,7 @@ def weigh(kind: int, number: Any) -> Pass:
 
 
 def slope(kind: int, number: Any) -> Pass:
-    """Way back, then: u/T with u = F′(g − d) to `out`; Σu, Σ|u|, Σu(x − pivot)/T."""
+    """Way back, then: u/T with u = F′(g − mean) to `out`; Σu, Σ|u|, Σu(x − pivot)/T."""
     return _slope(number, True)
 
 
@@ -232,7 +232,7 @@ def slope_of_scores(kind: int, number: Any) -> Pass:
 
 
 def _slope(number: Any, in_temperature: bool) -> Pass:
-    def one_pass(x, g, out, n, sums, pivot, per_t, mean, d, e):
+    def one_pass(x, g, out, n, sums, pivot, per_t, mean, alpha, rest):
         widest_vectors()
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
@@ -301,7 +301,7 @@ def total(kind: int, number: Any) -> Pass:
     """The sum of the scores in play, #(+inf)."""
     infinity = number(math.inf)
 
-    def one_pass(x, g, out, n, sums, a, b, c, d, e):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         for i in range(n):
             v = scores[i]
@@ -312,9 +312,9 @@ def total(kind: int, number: Any) -> Pass:
 
 
 def close_back(kind: int, number: Any) -> Pass:
-    """Way back of a row without an equation: a everywhere; #(+inf) and the Σg of those."""
+    """Way back of a row without an equation: `live` everywhere; #(+inf), and Σg over them."""
 
-    def one_pass(x, g, out, n, sums, live, b, c, d, e):
+    def one_pass(x, g, out, n, sums, live, lo, per_t, alpha, rest):
         scores, cotangent = carray(pointer(x), n, number), carray(pointer(g), n, number)
         slopes, into = carray(pointer(out), n, number), carray(pointer(sums), 8, np.float64)
         live_, zero, infinity = number(live), number(0), number(math.inf)

@@ -1,13 +1,13 @@
 """The thresholds of a few rows: statistics of each, then evaluations until its θ is found.
 
-The rules are those of `solver/threshold.py` (log-odds Newton, residual split at F > ½, plateau in
-logs, stop on the step, always end). What differs is how little is paid for them: entries are
+The rules are as in `solver/threshold.py` (log-odds Newton, residual split at F > ½, plateau in
+logs, stop on the step, always end), but cost much less here: entries are
 prepared once, sums are float32 over blocks and float64 across them, and Halley's third order lets a
 small step be the last without another evaluation. All numbers here are float64 and every pass over
 a row is a call by address (loops.py), so this is compiled once for all links and precisions.
 
 Rows go in groups, each in its lane, and the usual step is computed for all lanes at once by vector
-code (search_lanes.py); what is unusual is done here, lane by lane. No lane knows of another.
+code (search_lanes.py); unusual steps are made here, lane by lane. No lane knows of another.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _span(lanes, r):
 
 @plain
 def quantiles(row, lanes, k, live, usual):
-    """Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of that of the live ones, and of
-    k where the weight of the greatest cannot be more.
+    """Φ⁻¹ and F⁻¹ of the share to choose of the usual scores, F⁻¹ of the share of the live ones,
+    and of k where the weight of the greatest cannot be more.
     """
     memo, r = carray(pointer(row.memo), 8, np.float64), row.lane
     alpha, same = lanes.alpha[r], memo[0] == k and memo[1] == live and memo[2] == usual
@@ -194,8 +194,8 @@ def is_single(kind, k):
 def begin(lanes, r, origin, size):
     """θ to start from, its bracket, and what a log-odd is worth.
 
-    A sum of links at normal scores is close to one wide link, whose quantile is between those of
-    the two; for the normal link it is exact. A single entry's weight is no more than k.
+    A sum of links at normal scores is close to one wide link, whose quantile is between the two
+    quantiles; for the normal link it is exact. A single entry's weight is no more than k.
     """
     temperature, variance = lanes.temperature[r], lanes.variance[r]
     bell, alone = lanes.bell[r], temperature * lanes.alone[r]
@@ -216,16 +216,16 @@ def begin(lanes, r, origin, size):
     anchor = rounded(start, size)
     lanes.anchor[r], lanes.delta[r] = anchor, 0.0
     lanes.low[r], lanes.high[r] = (low - anchor) * per_t, (high - anchor) * per_t
-    lanes.low_gap[r], lanes.high_gap[r] = math.nan, math.nan
+    lanes.low_odds[r], lanes.high_odds[r] = math.nan, math.nan
     lanes.width[r], lanes.leap[r], lanes.tries[r] = math.inf, 1.0, 0.0
     lanes.state[r], lanes.fresh[r] = OPEN, 1.0
 
 
 @inline
 def halley(kind, k, n, excess, weight, slope):
-    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+    """(log-odds of ΣF/n less the log-odds of k/n, the step in units of T that would close them).
 
-    Or, for links with an end, which are pieces of polynomials, that to where their parabola is k.
+    For links with an end, which are pieces of polynomials, the step to where their parabola is k.
 
     Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
     """
@@ -239,8 +239,8 @@ def halley(kind, k, n, excess, weight, slope):
     # log(1 + r) by Padé's quotient, to 3e-4.
     pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
     beyond = log(1 + ratio if ratio >= 1 else 2.0)
-    gap = pade if ratio < 1 else beyond
-    newton = gap * total * rest * per_all
+    log_odds = pade if ratio < 1 else beyond
+    newton = log_odds * total * rest * per_all
     bend = slope * per_weight + weight * (total - rest) * k * each
     bend = 1 - newton * bend / 2
     step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
@@ -249,7 +249,7 @@ def halley(kind, k, n, excess, weight, slope):
     parabola = 2 * excess / (weight + math.sqrt(square if square > 0 else 0.0))
     step = parabola if kind in BOUNDED else step
     saturated = 700.0 if excess > 0 else -700.0
-    return gap if solvable else saturated, step if solvable else math.nan
+    return log_odds if solvable else saturated, step if solvable else math.nan
 
 
 @plain
@@ -265,8 +265,8 @@ def last_checked(kind, size):
 
 
 @inline
-def moved_by(kind, step, below, weight, others):
-    """At most how much ΣF changes by a step.
+def most_change(kind, step, below, weight, others):
+    """Bound the change of ΣF by a step.
 
     Where θ falls and no score below ½ is in the support of the linear link, all of them may be
     next to its end: then they enter together.
@@ -289,7 +289,7 @@ def beyond(kind, steps, delta, step, below, above, eps):
 
 
 @plain
-def _fallback(low, high, low_gap, high_gap, tries):
+def _fallback(low, high, low_odds, high_odds, tries):
     """Where to evaluate next inside the bracket when Newton's step leaves it.
 
     First where the straight line between the log-odds at its ends crosses; then in turn by
@@ -297,7 +297,7 @@ def _fallback(low, high, low_gap, high_gap, tries):
     """
     width = high - low
     if tries < 3:
-        share = low_gap / (low_gap - high_gap)
+        share = low_odds / (low_odds - high_odds)
         return low + width * min(max(share, 0.02), 0.98)
     turn = tries % 3
     if turn == 0 or width < 16:
@@ -307,7 +307,7 @@ def _fallback(low, high, low_gap, high_gap, tries):
 
 @plain
 def advance(row, lanes, round_):
-    """What the last evaluation of a special row says about its θ.
+    """Move θ of a special row by its last evaluation.
 
     Its k counts the scores of +inf, where every evaluation has F = 1; 0 < k − #top < #live. Once θ
     is found the answer's memory holds the row as prepared, unless it is `fresh`.
@@ -322,16 +322,16 @@ def advance(row, lanes, round_):
 
     lanes.state[r] = OPEN
     excess = (count - lanes.k[r]) + below - above
-    gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
+    log_odds, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
     if excess == 0 and not two_tails:
         last = count == lanes.k[r]
         lanes.delta[r] = beyond(kind, 1.0, delta, 0.0, below, above, eps) if last else delta
         lanes.state[r] = FOUND
         return
     if excess > 0:
-        lanes.low[r], lanes.low_gap[r] = delta, gap
+        lanes.low[r], lanes.low_odds[r] = delta, log_odds
     else:
-        lanes.high[r], lanes.high_gap[r] = delta, gap
+        lanes.high[r], lanes.high_odds[r] = delta, log_odds
     enough = last_step(kind, row.size)
     if two_tails and count == lanes.k[r] and below + above < 1:
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
@@ -346,21 +346,21 @@ def advance(row, lanes, round_):
         lanes.leap[r] = math.inf
         enough = LAST_BY_LOGS[0 if row.size == 4 else 1] if below > 0 and above > 0 else 0.0
     tolerance = eps * max(min(weight, wanted), 4 * (below + above))
-    change = moved_by(kind, step, below, weight, lanes.live[r] - wanted)
+    change = most_change(kind, step, below, weight, lanes.live[r] - wanted)
     near = abs(step) <= enough or change <= tolerance
-    target = delta + step if near else _held(lanes, r, step, gap, excess, round_)
+    target = delta + step if near else _held(lanes, r, step, log_odds, excess, round_)
     least = eps / 2 * (min(wanted / (lanes.live[r] - wanted), 1.0) if kind == LINEAR else 1.0)
     stuck = abs(target - delta) <= eps * 1e-3 or not lanes.high[r] - lanes.low[r] > least
     if (near or stuck) and count == lanes.k[r]:
         start, by = (delta, step) if near else (target, 0.0)
         target = beyond(kind, STEPS[kind], start, by, below, above, eps)
     if abs(target) > ANCHORED:
-        moved_to = rounded(lanes.anchor[r] + temperature * target, row.size)
-        shift = (moved_to - lanes.anchor[r]) / temperature
+        anchor = rounded(lanes.anchor[r] + temperature * target, row.size)
+        shift = (anchor - lanes.anchor[r]) / temperature
         target -= shift
         lanes.low[r] -= shift
         lanes.high[r] -= shift
-        lanes.anchor[r], lanes.fresh[r] = moved_to, 1.0
+        lanes.anchor[r], lanes.fresh[r] = anchor, 1.0
         if abs(target) > ANCHORED:
             # Its neighbours in the scores' type are temperatures apart: evaluate it itself, and
             # leave a θ that is really between them to the reference.
@@ -373,11 +373,11 @@ def advance(row, lanes, round_):
 
 
 @plain
-def _held(lanes, r, step, gap, excess, round_):
+def _held(lanes, r, step, log_odds, excess, round_):
     """δ + step where the bracket and the spread of the scores allow that, else another δ."""
     low, high, target = lanes.low[r], lanes.high[r], lanes.delta[r] + step
-    low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
-    both = low_gap == low_gap and high_gap == high_gap
+    low_odds, high_odds = lanes.low_odds[r], lanes.high_odds[r]
+    both = low_odds == low_odds and high_odds == high_odds
     # Twice in three evaluations the bracket may do as it likes; then it must have halved.
     slow = False
     if both and round_ % 3 == 2:
@@ -388,11 +388,11 @@ def _held(lanes, r, step, gap, excess, round_):
     elif both and 0 <= (target - high) / (high - low) < 0.1:
         target = high - 0.01 * (high - low)
     if both and (slow or not low < target < high):
-        target = _fallback(low, high, low_gap, high_gap, lanes.tries[r])
+        target = _fallback(low, high, low_odds, high_odds, lanes.tries[r])
         lanes.tries[r] += 1
-    elif not both and not abs(step) <= max(3 * abs(gap) * lanes.worth[r], lanes.leap[r]):
+    elif not both and not abs(step) <= max(3 * abs(log_odds) * lanes.worth[r], lanes.leap[r]):
         # A step beyond what the spread of the scores suggests; go past the root to hold it.
-        stride = max(1.5 * abs(gap) * lanes.worth[r], lanes.leap[r])
+        stride = max(1.5 * abs(log_odds) * lanes.worth[r], lanes.leap[r])
         target = lanes.delta[r] + (stride if excess > 0 else -stride)
         lanes.worth[r] *= 2
         lanes.leap[r] *= 8

@@ -13,7 +13,7 @@ from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
 from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
-from kofn.kernels.cpu.rows.formulas import edge, moved
+from kofn.kernels.cpu.rows.formulas import edge, shifted
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -33,7 +33,7 @@ from kofn.kernels.cpu.rows.search import (
     is_single,
     last_step,
     least_unit,
-    moved_by,
+    most_change,
 )
 from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -41,8 +41,8 @@ from kofn.kernels.cpu.runtime.vector_math import inline, log, widest_vectors
 
 FEW_KINKS = 0.125
 """Of a bounded link, the entries that a step may be expected to take in or out of the support, for
-it to be the last. Where those with a weight lie about as densely beyond its end, they are the step
-times ΣF′ of the linear link, times ΣF″ of the square.
+it to be the last. Where the ones with a weight lie about as densely beyond its end, they are the
+step times ΣF′ of the linear link, times ΣF″ of the square.
 """
 
 
@@ -60,7 +60,7 @@ def begin_all(address, alpha, each):
 
 @plain
 def count_all(address, state):
-    """How many lanes are in a state."""
+    """Count the lanes in a state."""
     widest_vectors()
     lanes, count = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
@@ -71,7 +71,7 @@ def count_all(address, state):
 
 @plain
 def strange_all(address, count):
-    """How many rows had something unusual."""
+    """Count the rows that had something unusual."""
     widest_vectors()
     lanes, strange = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
@@ -82,7 +82,7 @@ def strange_all(address, count):
 
 @plain
 def fresh_all(address):
-    """How many lanes have an anchor that their row is not prepared for."""
+    """Count the lanes with an anchor that their row is not prepared for."""
     widest_vectors()
     lanes, count = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
@@ -105,7 +105,7 @@ def open_all(address, count, n, kind, size):
         # No score is further from the mean than this, which rounding is given its part in.
         reach = math.sqrt(n * (variance + 1e-5 * square))
         mean += pivot
-        # A peak has said what the greatest score is.
+        # The pass for a peak has found the greatest score.
         single = is_single(kind, k)
         lanes.wanted[r], lanes.live[r], lanes.top[r] = k, lanes.live[r] if single else n, 0.0
         lanes.mean[r], lanes.variance[r] = mean, variance
@@ -122,7 +122,7 @@ def open_all(address, count, n, kind, size):
 
 @plain
 def advance_all(address, kind, size, round_, checked):
-    """Halley's step in the open lanes where the bracket and the spread of the scores allow it.
+    """Take Halley's step in the open lanes where the bracket and the spread of the scores allow it.
 
     One up to `checked` may be the last, where nothing was unusual.
     """
@@ -132,16 +132,16 @@ def advance_all(address, kind, size, round_, checked):
     one_tail, kinkless = kind not in TWO_TAILS, kind not in BOUNDED
     enough, steps = last_step(kind, size), STEPS[kind]
     freely = round_ % 3 != 2
-    found, searched, special = np.float64(FOUND), np.float64(OPEN), np.float64(SPECIAL)
+    is_found, is_open, is_special = np.float64(FOUND), np.float64(OPEN), np.float64(SPECIAL)
     for r in range(LANES):
         delta, k = lanes.delta[r], lanes.k[r]
         low, high, state = lanes.low[r], lanes.high[r], lanes.state[r]
-        low_gap, high_gap = lanes.low_gap[r], lanes.high_gap[r]
+        low_odds, high_odds = lanes.low_odds[r], lanes.high_odds[r]
         below, above, weight = lanes.below[r], lanes.above[r], lanes.weight[r]
         wanted, count, leap = lanes.wanted[r], lanes.count[r], lanes.leap[r]
         tails = below + above
         excess = (count - k) + below - above
-        gap, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
+        log_odds, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
         # Links with an end may meet k exactly, where no slope may be left.
         exact = one_tail & (excess == 0)
         step = 0.0 if exact else step
@@ -149,13 +149,13 @@ def advance_all(address, kind, size, round_, checked):
         # What the evaluation has shown, which is kept if the step is a usual one.
         more = excess > 0
         new_low, new_high = delta if more else low, high if more else delta
-        new_low_gap, new_high_gap = gap if more else low_gap, high_gap if more else gap
-        half_open = (new_low_gap != new_low_gap) | (new_high_gap != new_high_gap)
-        known = 3 * abs(gap) * lanes.worth[r]
+        odds_low, odds_high = log_odds if more else low_odds, high_odds if more else log_odds
+        half_open = (odds_low != odds_low) | (odds_high != odds_high)
+        known = 3 * abs(log_odds) * lanes.worth[r]
         known = leap if leap > known else known
         least = weight if weight < wanted else wanted
         tolerance = eps * (least if least > 4 * tails else 4 * tails)
-        change = moved_by(kind, step, below, weight, lanes.live[r] - wanted)
+        change = most_change(kind, step, below, weight, lanes.live[r] - wanted)
         near = (size_of_step <= enough) | (change <= tolerance)
         # Not where F meets its end at every score above ½: that takes more than one step.
         soft = (above > 0) | (count != k)
@@ -170,13 +170,13 @@ def advance_all(address, kind, size, round_, checked):
         curved = (count != k) | (tails >= 1) | one_tail
         usual = near | (held & moves & (half_open | freely))
         usual = usual & (abs(target) <= ANCHORED) & curved & (exact | (excess != 0))
-        after = found if near else searched
-        after = after if usual else special
+        after = is_found if near else is_open
+        after = after if usual else is_special
         searching = state == OPEN
         go = usual & searching
         lanes.low[r], lanes.high[r] = new_low if go else low, new_high if go else high
-        lanes.low_gap[r] = new_low_gap if go else low_gap
-        lanes.high_gap[r] = new_high_gap if go else high_gap
+        lanes.low_odds[r] = odds_low if go else low_odds
+        lanes.high_odds[r] = odds_high if go else high_odds
         lanes.delta[r] = target if go else delta
         lanes.state[r] = after if searching else state
     never_unroll()
@@ -193,7 +193,7 @@ def aim_all(address, kind, size):
         if bounded:
             base, by = two_floats(anchor, lanes.temperature[r] * delta, size)
         else:
-            base, by = anchor, moved(kind, delta)
+            base, by = anchor, shifted(kind, delta)
         lanes.base[r], lanes.by[r] = base, by
     never_unroll()
 
@@ -220,7 +220,7 @@ MISSED_SINGLE, MISSED_DOUBLE = 2.5 * 2.0**-23, 5e-14
 
 @plain
 def off_all(address, count, size):
-    """How many rows have weights whose sum misses k by too much, and a slope to mend them by."""
+    """Count the rows whose weights' sum misses k by too much, with a slope to mend them by."""
     widest_vectors()
     lanes, off = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):

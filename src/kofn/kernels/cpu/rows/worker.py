@@ -6,7 +6,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.answers import count, gaps, likelihoods, log_cotangents, logarithms
+from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, logarithms, losses
 from kofn.kernels.cpu.rows.backward import cotangents, in_alphas, value
 from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
@@ -24,7 +24,7 @@ _leave = leaving(layout.TEAM)
 
 
 def on_rows(work):
-    """What a thread calls, (job, own, alpha, leads), of its work on some rows."""
+    """Make the function that a thread calls, (job, own, alpha, leads), of its work on some rows."""
     return served(plain(work), _leave)
 
 
@@ -44,10 +44,10 @@ def forward(job, own, first, last, alpha):
 
 @on_rows
 def after(job, own, first, last, alpha):
-    """Of rows whose θ is known, write two numbers of each.
+    """From a known θ, write two numbers of each row.
 
-    With cotangents those of k and T, and of the scores where an answer goes, and of α if there is a
-    place for them; else S_k and its slope in T.
+    They are the cotangents of k and T, with cotangents, and the scores' go where an answer goes,
+    α's to their place if there is one; else S_k and its slope in T.
     """
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
@@ -87,7 +87,7 @@ def compare(job, own, first, last, alpha):
         if words[layout.LIKELY]:
             lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)
         else:
-            lost |= gaps(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
+            lost |= losses(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
         if lost:
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
         _write_two(words, own, start, group.count)
@@ -95,9 +95,9 @@ def compare(job, own, first, last, alpha):
 
 @on_rows
 def logs(job, own, first, last, alpha):
-    """Of rows whose θ is known, write log p over their weights.
+    """From a known θ, write log p over the weights of rows.
 
-    With cotangents of those, write the cotangents of the scores, and that of T.
+    With cotangents of these, write the cotangents of the scores, and of T.
     """
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
@@ -113,7 +113,7 @@ def logs(job, own, first, last, alpha):
 
 @plain
 def _group(words, own, first, count):
-    """Some rows from the first on."""
+    """Return some rows from the first on."""
     n, size = words[layout.N], words[layout.SIZE]
     at = first * n * size
     x, g = words[layout.X] + at, words[layout.G] + at if words[layout.G] else 0
@@ -131,7 +131,7 @@ def _group(words, own, first, count):
 
 @plain
 def _searched(words, own, start, last, alpha):
-    """Some rows whose θ is known, with their numbers in their lanes."""
+    """Return some rows whose θ is known, with their numbers in their lanes."""
     group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
     _tell(words, own, start, group.count, alpha)
     load_all(words[layout.HI], start, group.count, words[layout.SIZE], own + _HI)
@@ -141,7 +141,7 @@ def _searched(words, own, start, last, alpha):
 
 @plain
 def _write_two(words, own, first, count):
-    """The two numbers of some rows from their lanes, or three."""
+    """Store the two numbers of some rows from their lanes, or three."""
     store_all(words[layout.ONE], first, count, words[layout.SIZE], own + _IN_K)
     store_all(words[layout.TWO], first, count, words[layout.SIZE], own + _IN_T)
     if words[layout.THREE]:

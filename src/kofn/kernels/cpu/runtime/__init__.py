@@ -1,1 +1,1 @@
-"""What Numba lacks: intrinsics, vector mathematics, a pool of threads."""
+"""Intrinsics, vector mathematics and a pool of threads, which Numba lacks."""

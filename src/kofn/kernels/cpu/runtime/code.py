@@ -1,20 +1,20 @@
-"""How compiled functions are known: by where they are written, and what they take."""
+"""Names of compiled functions: by the place where they are written, and their arguments."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 PASS = "qqqqqddddd"
-"""What all passes over a row take: (x, g, out, n, sums, a, b, c, d, e), by array's letters."""
+"""The arguments of a pass, (x, g, out, n, sums, hi, lo, per_t, alpha, rest), by array's letters."""
 
 WORK = "qqdq"
-"""What the work of a thread takes: (job, own, number, leads), as shares.py has it."""
+"""The work of a thread takes (job, own, number, leads), as in shares.py."""
 
 
 class Code(NamedTuple):
     """A function: its module in this folder and its name there, and what it takes and returns.
 
-    With a kind of link and a type, the name is that of a function that makes it.
+    With a kind of link and a type, the name is the name of a function that makes it.
     """
 
     module: str

@@ -17,7 +17,7 @@ _WORDS = REGISTER // 8
 
 
 def conversion(name: str, kind: int) -> Code:
-    """What converts from, or to, a type by its place in HALF_TYPES."""
+    """The code that converts from, or to, a type by its place in HALF_TYPES."""
     return Code("runtime.half_rows", name, native.PASS, "", kind, "float32")
 
 
@@ -32,7 +32,7 @@ def is_half(x: Any) -> bool:
 
 
 class Room(NamedTuple):
-    """Where a thread keeps its own: what the functions need first, then what follows."""
+    """A thread's own memory: the functions' part first, then the rest."""
 
     made: int  # words from the thread's memory to the jobs that it makes
     converted: int  # words from there to the converted arrays

@@ -27,17 +27,17 @@ _INFINITE = 0x7F800000  # the bits of infinity in float32
 
 
 def _single_from_float16(builder: Any, bits: Any) -> Any:
-    """Shift fraction and exponent to their places; subnormal numbers are what is above 2⁻¹⁴."""
+    """Shift fraction and exponent to their places; subtract 2⁻¹⁴ for subnormal numbers."""
     unsigned = builder.shl(builder.and_(bits, _I32(0x7FFF)), _I32(13))
     exponent = builder.and_(unsigned, _I32(31 << 23))
     normal = builder.add(unsigned, _I32(112 << 23))
     beyond = builder.add(unsigned, _I32(224 << 23))
     raised = builder.bitcast(builder.add(unsigned, _I32(113 << 23)), _FLOAT)
     small = builder.bitcast(builder.fsub(raised, _FLOAT(2.0**-14)), _I32)
-    found = builder.select(builder.icmp_unsigned("==", exponent, _I32(0)), small, normal)
+    finite = builder.select(builder.icmp_unsigned("==", exponent, _I32(0)), small, normal)
     is_beyond = builder.icmp_unsigned("==", exponent, _I32(31 << 23))
     sign = builder.shl(builder.and_(bits, _I32(0x8000)), _I32(16))
-    return builder.or_(builder.select(is_beyond, beyond, found), sign)
+    return builder.or_(builder.select(is_beyond, beyond, finite), sign)
 
 
 def _float16_from_single(builder: Any, bits: Any) -> Any:
@@ -45,8 +45,8 @@ def _float16_from_single(builder: Any, bits: Any) -> Any:
     sign = builder.and_(bits, _I32(1 << 31))
     unsigned = builder.xor(bits, sign)
     odd = builder.and_(builder.lshr(unsigned, _I32(13)), _I32(1))
-    moved = builder.add(builder.sub(unsigned, _I32((112 << 23) - 0xFFF)), odd)
-    normal = builder.lshr(moved, _I32(13))
+    rebased = builder.add(builder.sub(unsigned, _I32((112 << 23) - 0xFFF)), odd)
+    normal = builder.lshr(rebased, _I32(13))
     # Adding ½ rounds a number below 2⁻¹⁴ to a multiple of 2⁻²⁴.
     raised = builder.fadd(builder.bitcast(unsigned, _FLOAT), _FLOAT(0.5))
     small = builder.sub(builder.bitcast(raised, _I32), _I32(126 << 23))
@@ -54,8 +54,8 @@ def _float16_from_single(builder: Any, bits: Any) -> Any:
     beyond = builder.select(is_nan, _I32(0x7E00), _I32(0x7C00))
     is_small = builder.icmp_unsigned("<", unsigned, _I32(113 << 23))
     is_beyond = builder.icmp_unsigned(">=", unsigned, _I32(143 << 23))
-    found = builder.select(is_beyond, beyond, builder.select(is_small, small, normal))
-    return builder.or_(found, builder.lshr(sign, _I32(16)))
+    magnitude = builder.select(is_beyond, beyond, builder.select(is_small, small, normal))
+    return builder.or_(magnitude, builder.lshr(sign, _I32(16)))
 
 
 def _single_from_bfloat16(builder: Any, bits: Any) -> Any:
@@ -107,9 +107,9 @@ def _narrowed(kind: int) -> Any:
 
 
 def widen(kind: int, number: Any) -> Any:
-    """Convert numbers at x to float32; scores, if a > 0, become −inf where they are out of play.
+    """Convert numbers at x to float32; where `scores` > 0, those out of play become −inf.
 
-    The numbers from the address b on go to where c is. (A float64 holds an address exactly.)
+    The numbers from the address `base` on go to `into`. (A float64 holds an address exactly.)
     """
     single = _widened(kind)
     lowest, none = number(LEAST_IN_PLAY[layout.HALF_TYPES[kind]]), number(-math.inf)
@@ -117,25 +117,25 @@ def widen(kind: int, number: Any) -> Any:
     def one_pass(x, g, out, n, sums, scores, base, into, d, e):
         widest_vectors()
         place = np.int64(into) + 2 * (x - np.int64(base))
-        patterns, found = carray(pointer(x), n, np.uint16), carray(pointer(place), n, number)
+        patterns, converted = carray(pointer(x), n, np.uint16), carray(pointer(place), n, number)
         least = lowest if scores > 0 else none
         for i in range(n):
             v = single(patterns[i])
-            found[i] = none if v <= least else v
+            converted[i] = none if v <= least else v
 
     return one_pass
 
 
 def narrow(kind: int, number: Any) -> Any:
-    """Round float32 numbers at x; those from the address b on go to where c is."""
+    """Round float32 numbers at x; the ones from the address `base` on go to `into`."""
     half = _narrowed(kind)
 
     def one_pass(x, g, out, n, sums, a, base, into, d, e):
         widest_vectors()
         place = np.int64(into) + (x - np.int64(base)) // 2
-        numbers, found = carray(pointer(x), n, number), carray(pointer(place), n, np.uint16)
+        numbers, converted = carray(pointer(x), n, number), carray(pointer(place), n, np.uint16)
         for i in range(n):
-            found[i] = half(numbers[i])
+            converted[i] = half(numbers[i])
 
     return one_pass
 

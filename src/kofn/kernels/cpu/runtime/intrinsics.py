@@ -14,7 +14,7 @@ from kofn.kernels.cpu.compiler.private import cgutils
 from kofn.kernels.cpu.runtime.layout import REGISTER
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
-"""The one signature of all passes over a row: (x, g, out, n, sums, a, b, c, d, e)."""
+"""The one signature of all passes over a row: (x, g, out, n, sums, hi, lo, per_t, alpha, rest)."""
 
 
 @intrinsic
@@ -28,7 +28,7 @@ def pointer(typingctx, address):
 
 
 @intrinsic
-def call(typingctx, address, x, g, out, n, sums, a, b, c, d, e):
+def call(typingctx, address, x, g, out, n, sums, hi, lo, per_t, alpha, rest):
     """Call the `PASS` compiled at `address`.
 
     Known by its address alone, it is compiled once, not again inside each of its callers.
@@ -164,7 +164,7 @@ def turn(typingctx, like, source, step, last, into, into_step, into_last):
         rows = [builder.load(at, align=align) for at in places(source, step, last)]
         apart = width // 2
         while apart:
-            # Exchange what is out of place by one bit of row and column.
+            # Exchange the entries that are out of place by one bit of row and column.
             low = [j if j & apart == 0 else j - apart + width for j in range(width)]
             high = [j + apart if j & apart == 0 else j + width for j in range(width)]
             masks = [

@@ -23,10 +23,10 @@ def room(n: int) -> int:
 
 # Rows of 16-bit numbers (half.py): the job of a thread that has them worked on as float32, after
 # the first integers of any job. How many rows were given up; the address of a team, if there is
-# one, and the bytes from a thread's memory to that of its team; entries of a row; addresses of what
-# converts; bytes from a thread's memory to the job that it makes, and from there to the first of
-# the converted arrays, and of each; the addresses of the arrays to convert, 0 where there is none;
-# how many jobs to make, and the address of the table of these.
+# one, and the bytes from a thread's memory to its team's; entries of a row; addresses of the
+# conversions; bytes from a thread's memory to the job that it makes, and from there to the first
+# of the converted arrays, and of each; the addresses of the arrays to convert, 0 where there is
+# none; how many jobs to make, and the address of the table of these.
 HALF_GIVEN_UP, TEAM, TEAM_AT, ENTRIES, WIDEN, NARROW, MADE, CONVERTED, SLOT = range(4, 13)
 SCORES, ANSWERS, COTANGENTS, STEPS, TABLE = range(13, 18)
 HALF_WORDS = 18
@@ -39,7 +39,7 @@ STEP = 5
 HALF_TYPES = ("float16", "bfloat16")
 
 COPIED = 0
-"""How a word other than 0 is made for some of the rows: as it is; by so many bytes more for each
+"""Ways to make a word other than 0 for some of the rows: as it is; by so many bytes more for each
 row before them; or, below 0, `in_slot` of a converted array."""
 
 

@@ -119,15 +119,15 @@ def _loaded() -> ctypes.CDLL | None:
 def _load() -> ctypes.CDLL:
     """Return the library, or raise OSError or AttributeError."""
     whole.check(FILE)
-    found = ctypes.CDLL(str(FILE))
+    library = ctypes.CDLL(str(FILE))
     for name in ("kofn_sources", "kofn_levels", "kofn_level"):
-        getattr(found, name)
-    return found
+        getattr(library, name)
+    return library
 
 
 def _text(library: ctypes.CDLL, name: str) -> str:
-    found: Any = ctypes.cast(getattr(library, name), ctypes.c_char_p).value
-    return str(found, "ascii")
+    text: Any = ctypes.cast(getattr(library, name), ctypes.c_char_p).value
+    return str(text, "ascii")
 
 
 def _levels(library: ctypes.CDLL) -> list[str]:
@@ -136,7 +136,7 @@ def _levels(library: ctypes.CDLL) -> list[str]:
 
 @cache
 def _level(library: ctypes.CDLL) -> str:
-    """Return the level that is used: the highest one of this processor, or that of KOFN_CPU."""
+    """Return the level in use: the highest one of this processor, or the level of KOFN_CPU."""
     chosen = chosen_level(served() or [])
     if _levels(library) == [""]:
         return ""

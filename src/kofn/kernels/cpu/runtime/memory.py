@@ -16,7 +16,7 @@ from kofn.kernels.cpu.runtime.layout import REGISTER
 
 
 class Memory(NamedTuple):
-    """What a launch does with arrays of a framework."""
+    """The functions of a launch for arrays of a framework."""
 
     packed: Callable[[Any], Array]
     """An array in rows without gaps, of native numbers: itself, or one copy."""

@@ -24,7 +24,7 @@ that calls it first.
 
 @plain
 def begun(address):
-    """Whether the integer at `address`, with which a caller begins, is other than 0 in a while."""
+    """Wait a while until a caller has set the integer at `address`; return whether it has."""
     tries = 0
     while fetch(address) == 0 and tries < PATIENCE:
         tries += 1
@@ -33,13 +33,13 @@ def begun(address):
 
 @plain
 def joined(job, leads):
-    """Whether to take rows: always for who leads, for others once that one has."""
+    """Return whether to take rows: always for the leader, for others once the leader has."""
     return leads != 0 or begun(job + 8 * NEXT)
 
 
 @plain
 def take(job):
-    """The first of the next rows, and the one after the last; none are left where those meet."""
+    """Take the next rows: return the first and the one after the last, equal if none are left."""
     words = carray(pointer(job), CHUNK + 1, np.int64)
     first = min(fetch_add(job + 8 * NEXT, words[CHUNK]), words[COUNT])
     return first, min(first + words[CHUNK], words[COUNT])
@@ -47,21 +47,22 @@ def take(job):
 
 @plain
 def report(job, count):
-    """That so many rows are done."""
+    """Add `count` to the finished rows."""
     fetch_add(job + 8 * DONE, count)
 
 
 @plain
 def wait(job):
-    """Until the rows that other threads have taken are done too."""
+    """Wait until the rows that other threads have taken are done too."""
     words = carray(pointer(job), CHUNK + 1, np.int64)
     while fetch(job + 8 * DONE) < words[COUNT]:
         pass
 
 
 def served(work, leave=wait):
-    """What a thread calls, (job, own, number, leads): it takes rows until there are none, and does
-    the `work`, (job, own, first, last, number), on them; the caller is the last to `leave`.
+    """Make the function that a thread calls, (job, own, number, leads): it takes rows until there
+    are none, and does the `work`, (job, own, first, last, number), on them; the caller is the last
+    to `leave`.
     """
 
     def serve(job, own, number, leads):

@@ -21,7 +21,7 @@ _OVER = -(1 << 62)
 
 
 @plain
-def pass_over_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, d, e):
+def pass_over_parts(team, address, x, g, out, n, into, size, extremes, hi, lo, per_t, alpha, rest):
     """Go over a row once, adding to sums that are 0; the first two may be extremes."""
     sums = carray(pointer(into), SUMS, np.float64)
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
@@ -30,8 +30,8 @@ def pass_over_parts(team, address, x, g, out, n, into, size, extremes, a, b, c, 
     every[:] = 0
     words[DONE], words[PARTS], words[ADDRESS] = 0, parts, address
     words[X], words[G], words[OUT], words[N], words[SIZE] = x, g, out, n, size
-    numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2] = a, b, c
-    numbers[NUMBERS + 3], numbers[NUMBERS + 4] = d, e
+    numbers[NUMBERS], numbers[NUMBERS + 1], numbers[NUMBERS + 2] = hi, lo, per_t
+    numbers[NUMBERS + 3], numbers[NUMBERS + 4] = alpha, rest
     exchange(team + 8 * TICKET, (words[TICKET] // _PASS + 1) * _PASS)
     _take_parts(team)
     while fetch(team + 8 * DONE) < parts:
@@ -52,8 +52,8 @@ def _take_parts(team):
     words, numbers = carray(pointer(team), HEAD, np.int64), carray(pointer(team), HEAD, np.float64)
     ticket = fetch(team + 8 * TICKET)
     while ticket >= _PASS and ticket % _PASS < words[PARTS]:
-        # Since that test the pass may have ended, and another begun: then this takes a part of
-        # that one, all of which is in place before its ticket is.
+        # Since this test the pass may have ended, and another begun: then this takes a part of
+        # the other one, all of which is in place before its ticket is.
         ticket = fetch_add(team + 8 * TICKET, 1)
         part = ticket % _PASS
         if ticket >= _PASS and part < words[PARTS]:

@@ -116,7 +116,7 @@ def where_positive(typingctx, w, v):
 
 @intrinsic
 def ordered(typingctx, x):
-    """An integer in the order of the floats: LLVM vectorises its minimum, not that of floats."""
+    """An integer in the order of the floats: LLVM vectorises its minimum, not theirs."""
     integer, _, _ = _layout(x)
     answer = types.int32 if x == types.float32 else types.int64
 
@@ -297,7 +297,7 @@ _LOG1P_DOUBLE = (
 
 @intrinsic
 def _mills_polynomial(typingctx, q):
-    """That of the precision of q, unrolled: a loop within a loop is not always made vectors."""
+    """The polynomial for the type of q, unrolled: a loop in a loop is not always made vectors."""
     terms = MILLS if q == types.float32 else MILLS_DOUBLE
 
     def codegen(context, builder, signature, arguments):

@@ -1,4 +1,4 @@
-"""Whether a library has all bytes that its headers promise.
+"""Check that a library has all bytes that its headers promise.
 
 The system maps the file without a look at them, and ends the process (SIGBUS) once it touches what
 a copy that was interrupted, or a full disk, has cut.
@@ -16,7 +16,7 @@ HEAD = 1 << 16
 
 
 def check(path: Path) -> None:
-    """Raise OSError for a library that is cut; those of unknown formats pass."""
+    """Raise OSError for a library that is cut; unknown formats pass."""
     with open(path, "rb") as file:
         has, promised = os.fstat(file.fileno()).st_size, _promised(file)
     if has < promised:

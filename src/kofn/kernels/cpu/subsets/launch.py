@@ -25,7 +25,7 @@ GRAIN = 4096  # coins a thread takes at once
 
 
 def code_of(module: str, size: int) -> Code:
-    """What a thread calls, in sums.py or sampling.py, for numbers of that size."""
+    """The function that a thread calls, in sums.py or sampling.py, for numbers of that size."""
     return Code(f"subsets.{module}", "serve", native.WORK, "", 0, f"float{8 * size}")
 
 
@@ -69,16 +69,16 @@ def draw(z: Array, k: Array, uniforms: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _levels(n: int, double: bool) -> np.ndarray:
-    """What sampling.py needs to know of each level: how many nodes there are, on what windows."""
-    found, number, window, size, cells, starts = [], n, 2, 1, 0, 0
+    """Lay out the levels of sampling.py: how many nodes each has, on what windows."""
+    levels, number, window, size, cells, starts = [], n, 2, 1, 0, 0
     while number > 1:
         number += number % 2
         places = (number, 1) if size <= layout.SMALL else (1, window)
-        found.append((number, window, cells, starts, *places))
+        levels.append((number, window, cells, starts, *places))
         cells, starts = cells + number * window, starts + number
         number, size = number // 2, 2 * size
         window = min(2 * window - 1, contract.window_of(size, double))
-    return np.array(found)
+    return np.array(levels)
 
 
 def _deal(code: Code, room: int, y: Array, numbers: list[int], arrays: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the compiled code for k-subsets and its callers agree on; nothing here needs a compiler."""
+"""The memory that the compiled code for k-subsets shares with its callers; it needs no compiler."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SMALL = 32
 # nodes.
 NODES, WINDOW, FIRST, STARTS, STEP, APART = range(6)
 
-# What a thread has of its own for sums, in words from the start: what is kept of each node, its
-# products, some nodes together, the sums of two; then as many numbers as there are entries.
+# A thread's own memory for sums, in words from the start: the numbers of each node, its products,
+# some nodes together, the sums of two; then as many numbers as there are entries.
 NODE, RE = 0, 8 * -(-MOST * 4 // 8)
 IM = RE + MOST * LANES
 TABLE = IM + MOST * LANES
@@ -31,7 +31,7 @@ ENTRIES = PARTS + 4 * BLOCK
 
 
 def padded(n: int) -> int:
-    """How many coins whole vectors hold, at least n."""
+    """The number of coins that whole vectors hold, at least n."""
     return -(-n // LANES) * LANES
 
 

@@ -57,7 +57,7 @@ def multiply(u, sin, versine, re, im):
 
 @each
 def multiply_nodes(u, flat):
-    """Of some nodes at once, each a lane; two coins side by side, for what waits for what.
+    """Multiply for some nodes at once, each a lane; two coins side by side, as products take time.
 
     In `flat` are two products of each, then sin ω and 1 − cos ω: one array, so that the compiler
     knows that none is another.

@@ -51,11 +51,11 @@ def _convolve(a, b, out):
 
 
 @each
-def _without_dust(found, dust, out):
+def _without_dust(values, dust, out):
     widest_vectors()
-    zero = real(found[0], 0.0)
-    for i in range(found.size):
-        out[i] = zero if found[i] < dust else found[i]
+    zero = real(values[0], 0.0)
+    for i in range(values.size):
+        out[i] = zero if values[i] < dust else values[i]
 
 
 @plain
@@ -72,8 +72,8 @@ def _leaves(u, nodes, dust, probability, mean):
 
 
 @plain
-def _climb(shapes, levels, dust, probability, start, mean, found):
-    """From nodes of one coin, whose means are there, to the two halves of the row."""
+def _climb(shapes, levels, dust, probability, start, mean, products):
+    """Build the nodes from one coin each, whose means are there, to the two halves of the row."""
     start[: shapes[0, NODES]] = 0
     for level in range(1, levels):
         below, here = shapes[level - 1], shapes[level]
@@ -89,31 +89,31 @@ def _climb(shapes, levels, dust, probability, start, mean, found):
                 mean[i] += mean[half + i]
         else:
             for i in range(half):
-                both = found[: 2 * wide - 1]
+                both = products[: 2 * wide - 1]
                 if below[APART] == 1:
                     for j in range(wide):
                         at = below[FIRST] + j * nodes + i
-                        found[2 * wide + j] = probability[at]
-                        found[3 * wide + j] = probability[at + half]
-                    _convolve(found[2 * wide : 3 * wide], found[3 * wide : 4 * wide], both)
+                        products[2 * wide + j] = probability[at]
+                        products[3 * wide + j] = probability[at + half]
+                    _convolve(products[2 * wide : 3 * wide], products[3 * wide : 4 * wide], both)
                 else:
                     at = below[FIRST] + i * wide
                     two = at + half * wide
                     _convolve(probability[at : at + wide], probability[two : two + wide], both)
                 first = start[below[STARTS] + i] + start[below[STARTS] + half + i]
                 mean[i] += mean[half + i]
-                moved = first
+                base = first
                 at = here[FIRST] + i * window
                 into = probability[at : at + window]
                 if window < both.size:
                     most = (1 << level) + 1 - window
-                    moved = np.int64(round(mean[i])) - window // 2
-                    moved = min(max(moved, 0), most)
+                    base = np.int64(round(mean[i])) - window // 2
+                    base = min(max(base, 0), most)
                     into[:] = 0
-                start[starts + i] = moved
-                low, high = max(moved, first), min(moved + window, first + both.size)
-                found_here = both[low - first : high - first]
-                _without_dust(found_here, dust, into[low - moved : high - moved])
+                start[starts + i] = base
+                low, high = max(base, first), min(base + window, first + both.size)
+                kept = both[low - first : high - first]
+                _without_dust(kept, dust, into[low - base : high - base])
         if half < here[NODES]:  # one without coins, to make their number even
             for j in range(window):
                 at = here[FIRST] + half * here[APART] + j * here[STEP]
@@ -123,7 +123,7 @@ def _climb(shapes, levels, dust, probability, start, mean, found):
 
 @plain
 def _descend(shapes, levels, k, probability, start, uniforms, count):
-    """How many of k each coin has, 0 or 1."""
+    """Deal k down to the coins, 0 or 1 each."""
     count[0], used = k, 0
     for level in range(levels - 1, -1, -1):
         here = shapes[level]
@@ -175,7 +175,7 @@ def serve(kind: int, number: Any) -> Any:
         cells, starts = top[FIRST] + top[NODES] * top[WINDOW], top[STARTS] + top[NODES]
         at = own
         probability, at = carray(pointer(at), cells, number), _after(at, cells)
-        found, at = carray(pointer(at), 4 * top[WINDOW], number), _after(at, 4 * top[WINDOW])
+        products, at = carray(pointer(at), 4 * top[WINDOW], number), _after(at, 4 * top[WINDOW])
         mean, at = carray(pointer(at), nodes, number), _after(at, nodes)
         start, at = carray(pointer(at), starts, np.int64), _after(at, starts)
         count, at = carray(pointer(at), nodes, np.int64), _after(at, nodes)
@@ -183,7 +183,7 @@ def serve(kind: int, number: Any) -> Any:
         for i in range(first, last):
             prepare(zs[i * n : (i + 1) * n], real(zs[0], 0.0), real(zs[0], 0.0), u)
             _leaves(u, nodes, dust, probability, mean)
-            _climb(shapes, levels, dust, probability, start, mean, found)
+            _climb(shapes, levels, dust, probability, start, mean, products)
             for sample in range(samples):
                 at = sample * rows + i
                 numbers = uniforms[at * splits : (at + 1) * splits]

@@ -96,9 +96,9 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
     single = y.itemsize == 4
     variance, above = 0.0, 0.0
     for start in range(0, u.size, BLOCK):
-        found = prepare(y[start : start + BLOCK], hi, lo, u[start : start + BLOCK])
-        variance += found[0]
-        above += found[1]
+        moments = prepare(y[start : start + BLOCK], hi, lo, u[start : start + BLOCK])
+        variance += moments[0]
+        above += moments[1]
     wide, least, negligible = (6.0, 10.0, 17.0) if single else (8.5, 14.0, 40.0)
     number = 2 * math.ceil((wide * math.sqrt(variance) + (least - 1)) / 2) + 1
     number = np.float64(min(number, n + 1 + n % 2))
@@ -117,7 +117,7 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
         _products(u, node, count, re, im)
     total, cosine, sine = 0.0, 1 / number, 0.0
     for h in range(count):
-        # What is left of the phase: e^{iω} of each coin above ½, less e^{iωk}.
+        # The rest of the phase: e^{iω} of each coin above ½, less e^{iωk}.
         node[h, 2], node[h, 3] = _turned(node[h, 2], node[h, 3], cosine, sine)
         total += node[h, 2]
         cosine, sine = _turned(cosine, sine, turn_cos, turn_sin)
@@ -191,9 +191,9 @@ def _covariance(y, u, v, node, count, variance, part, sums, out):
                     rho[i] *= w[i]
                 total += product(rho, g)
                 for h in range(count):
-                    found = others(w, r, g, real(w[0], node[h, 1]))
-                    sums[h, 0] -= found[0] * node[h, 1]
-                    sums[h, 1] += found[1] * node[h, 0]
+                    terms = others(w, r, g, real(w[0], node[h, 1]))
+                    sums[h, 0] -= terms[0] * node[h, 1]
+                    sums[h, 1] += terms[1] * node[h, 0]
                 continue
             into = out[start : start + m]
             into[:] = 0

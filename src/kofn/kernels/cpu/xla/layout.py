@@ -1,4 +1,4 @@
-"""What the handler and its callers in Python agree on; nothing here needs a compiler."""
+"""The numbers that the handler shares with its callers in Python; nothing here needs a compiler."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PASSES = 48
 TABLE = 1024
 
 OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
-"""The tasks whose job is that of rows/layout.py."""
+"""The tasks with the job of rows/layout.py."""
 OF_KNAPSACKS = KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE
-"""Those whose job is that of knapsack/layout.py: the same with more words."""
+"""The tasks with the job of knapsack/layout.py: the same with more words."""
 FILLS = FILL_SINGLE, FILL_DOUBLE
-"""Those in which no row is shared by threads, and the link does not count."""
+"""The tasks in which no row is shared by threads, and the link does not count."""
 
 # The attribute "plan" of a call, after "alpha".
 TASK, SLOT, KIND, SIZE, GROUP, CHUNK, ROOM, WIDTH, ALONE, SIXTH, ALPHAS, OF_ALPHA = range(12)
 PLAN = 12
 ALPHA_AT, PLAN_AT = 0, 1
 
-# What the sixth argument of rows with a known θ is, after scores, k, T and θ: an array like the
+# The sixth argument of rows with a known θ, after scores, k, T and θ: an array like the
 # scores, which is read; such an array, which becomes the answer; labels, as 64 bits; labels of a
 # softmax.
 ENTRIES, ANSWER, LABELS, LIKELY = range(4)

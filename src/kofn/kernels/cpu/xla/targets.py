@@ -55,7 +55,7 @@ def available(
     """Register the handler; whether XLA takes it, which it does if it has that interface.
 
     The functions solve the rows that a kernel gives up on: their weights, losses, cotangents for
-    those of logarithms, and weights and hard choices of rows with costs.
+    the ones of logarithms, and weights and hard choices of rows with costs.
     """
     _TABLE[layout.CALLOC] = _in_python("PyMem_RawCalloc")
     _TABLE[layout.FREE] = _in_python("PyMem_RawFree")
@@ -131,16 +131,16 @@ class Call(NamedTuple):
     """
 
     task: int
-    code: Code  # what the task runs
+    code: Code  # of the task
     takes: str
     gives: str
-    sixth: int | None = None  # what the sixth argument is
+    sixth: int | None = None  # the kind of the sixth argument
     over: dict[int, int] | None = None  # arguments in whose memory an answer is written
 
 
 _AFTER = "x, k, t, hi, lo"
 _MOVED = f"{_AFTER}, cotangent", "x n, k r, t r"
-_COMPARED = f"{_AFTER}, target, p", "away n, loss r, moved r"
+_COMPARED = f"{_AFTER}, target, p", "residual n, loss r, lever r"
 _KNAPSACK = layout.KNAPSACK, knapsack_launch.FORWARD, "x, costs, budget, t"
 _PULLED = layout.KNAPSACK_BACK, knapsack_launch.BACKWARD, f"{_KNAPSACK[2]}, hi, lo, cotangent"
 CALLS = {
@@ -163,7 +163,7 @@ CALLS = {
 def plan(
     call: str, link: Any, n: int, dtype: Any, alphas: bool = False, of_alpha: bool = False
 ) -> dict[str, Any]:
-    """The attributes of a call for rows of n; it writes where their passes are.
+    """Return the attributes of a call for rows of n; write where their passes are.
 
     With `alphas`, α per row is the last argument; the last answer may be `of_alpha`.
     """
@@ -178,9 +178,9 @@ def plan(
     of_passes = launch.LIKELY if sixth == layout.LIKELY else kind
     plan_of = knapsack_launch.plan_of if task in layout.OF_KNAPSACKS else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
-    found = plan_of(code, of_passes, size, n, *way, of_alpha=of_alpha)
-    slot = _slot(call, kind, size, found.passes, n <= rows.SHORT, of_alpha)
-    sizes = [found.group, found.chunk, found.room, found.width, 2 * launch.GRAIN]
+    deal = plan_of(code, of_passes, size, n, *way, of_alpha=of_alpha)
+    slot = _slot(call, kind, size, deal.passes, n <= rows.SHORT, of_alpha)
+    sizes = [deal.group, deal.chunk, deal.room, deal.width, 2 * launch.GRAIN]
     return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 
 
@@ -234,7 +234,7 @@ _RUNS = {
     layout.SINGLE: subsets.code_of("sums", 4),
     layout.DOUBLE: subsets.code_of("sums", 8),
 }
-"""What the threads of each task run."""
+"""The function that the threads of each task run."""
 
 
 def _tell(task: int) -> None:
@@ -247,6 +247,6 @@ def _in_python(name: str) -> int:
 
 
 def _address(function: Any) -> int:
-    found = ctypes.cast(function, ctypes.c_void_p).value
-    assert found
-    return found
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address
+    return address

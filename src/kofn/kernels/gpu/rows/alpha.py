@@ -17,5 +17,5 @@ def in_alpha(x: Tensor, cotangent: Tensor, theta: Tensor, temperature: Any, link
     p = link.map_alpha(lambda alpha: alpha[..., None]).cdf(((x - high) - low) / t)
     p = p.masked_fill(high.isinf() | (x == torch.inf), 1.0)
     alpha = torch.as_tensor(link.alpha, dtype=torch.float64, device=x.device)
-    found: Tensor = by_weights(p, cotangent.double() * p, alpha)
-    return found.to(cotangent.dtype)
+    cotangents: Tensor = by_weights(p, cotangent.double() * p, alpha)
+    return cotangents.to(cotangent.dtype)

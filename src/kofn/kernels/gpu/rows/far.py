@@ -19,7 +19,7 @@ from kofn.kernels.gpu.rows.loops import entries, scores
 
 @triton.jit
 def edges(stretch, hi, lo, BLOCK: tl.constexpr):
-    """The greatest finite score up to θ and the least above it."""
+    """Return the greatest finite score up to θ and the least above it."""
     nothing = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     left, right = nothing - INF, nothing + INF
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -46,7 +46,7 @@ def far_tails(stretch, left, right, per_t, BLOCK: tl.constexpr):
 
 @triton.jit
 def far_normal_tails(stretch, left, right, u, v, per_t, BLOCK: tl.constexpr):
-    """The normal link's tails beyond the edges, u and v temperatures from θ, as
+    """Return the normal link's tails beyond the edges, u and v temperatures from θ, as
     `normal_balance` wants them.
     """
     below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
@@ -92,7 +92,7 @@ def faint_share(KIND: tl.constexpr, stretch, g_row, hi, lo, per_t, BLOCK: tl.con
 def _side(
     KIND: tl.constexpr, UPPER: tl.constexpr, stretch, g_row, edge, near, per_t, BLOCK: tl.constexpr
 ):
-    """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails.
+    """Return (ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails.
 
     `edge` is the score next to θ, `near` temperatures from it.
     """
@@ -102,9 +102,9 @@ def _side(
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
         g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
-        away = x - edge[:, None] if UPPER else edge[:, None] - x
-        there = (away >= 0.0) & (tl.abs(x) < INF) & (x > DELETED)
-        deep = tl.where(there, away, INF) * per_t[:, None]
+        depth = x - edge[:, None] if UPPER else edge[:, None] - x
+        there = (depth >= 0.0) & (tl.abs(x) < INF) & (x > DELETED)
+        deep = tl.where(there, depth, INF) * per_t[:, None]
         if KIND == NORMAL:
             share = tl.exp2(deep * (2.0 * near[:, None] + deep) * (-0.5 * LOG2_E))
             share = tl.where(deep > 0.0, share, 1.0)
@@ -120,7 +120,7 @@ def _side(
 
 @triton.jit
 def top_sums(stretch, g_row, BLOCK: tl.constexpr):
-    """(#(+inf), their Σg)."""
+    """Return (#(+inf), their Σg)."""
     number = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     product = number
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -138,13 +138,14 @@ def _per(total):
 
 
 @triton.jit
-def normal_balance(shift, gap, below, above, below_slope, above_slope):
-    """The next shift of θ from the middle of a plateau's edges, by Newton on the log of its tails.
+def normal_balance(shift, width, below, above, below_slope, above_slope):
+    """Return the next shift of θ from the middle of a plateau's edges, by Newton on the log of its
+    tails.
 
-    The edges are `gap` temperatures apart. below = Σ mills(u + a)·e^{−a(2u+a)/2} over the entries
+    The edges are `width` temperatures apart. below = Σ mills(u + a)·e^{−a(2u+a)/2} over the entries
     a temperatures below the lower edge, u temperatures from θ; below_slope the same without
     `mills`, the slope times √(2π); above likewise.
     """
-    ratio = tl.log(below / above) - shift * gap
+    ratio = tl.log(below / above) - shift * width
     shift += ratio / (PER_ROOT_2_PI * (below_slope / below + above_slope / above))
-    return tl.minimum(tl.maximum(shift, -0.4 * gap), 0.4 * gap)
+    return tl.minimum(tl.maximum(shift, -0.4 * width), 0.4 * width)

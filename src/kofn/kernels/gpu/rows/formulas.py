@@ -44,7 +44,7 @@ DELETED = tl.constexpr(float(-(2.0 - 2.0**-23) * 2.0**126))
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
 KINK = tl.constexpr(constants.KINK * 2.0**-23)
 
-# What the contract's table says, as constants of Triton: they are part of its cache's key.
+# The contract's table as constants of Triton: they are part of its cache's key.
 TWO_TAILS = tl.constexpr(contract.TWO_TAILS)
 BOUNDED = tl.constexpr(contract.BOUNDED)
 CAPPED = tl.constexpr(contract.CAPPED)
@@ -53,25 +53,25 @@ OCTAVES = tl.constexpr(contract.OCTAVES)
 
 @triton.constexpr_function
 def has_two_tails(kind):
-    """Whether 0 < F < 1 everywhere."""
+    """Return whether 0 < F < 1 everywhere."""
     return kind in TWO_TAILS.value
 
 
 @triton.constexpr_function
 def is_bounded(kind):
-    """Whether F is 0 up to an end."""
+    """Return whether F is 0 up to an end."""
     return kind in BOUNDED.value
 
 
 @triton.constexpr_function
 def is_capped(kind):
-    """Whether F is 1 from an end on, and 0 by underflow alone."""
+    """Return whether F is 1 from an end on, and 0 by underflow alone."""
     return kind in CAPPED.value
 
 
 @triton.constexpr_function
 def is_in_octaves(kind):
-    """Whether distances are powers of 2."""
+    """Return whether distances are powers of 2."""
     return kind in OCTAVES.value
 
 
@@ -92,7 +92,7 @@ def edge(KIND: tl.constexpr, alpha):
 def outside(KIND: tl.constexpr, alpha):
     """Where y = 0 is for the thresholds that come from and go to the rest of the library.
 
-    Theirs are those of inner links: from the end of the support as here, but for exponential.
+    Inner links have them too: from the end of the support as here, but for exponential.
     """
     where = alpha * 0.0
     if KIND == EXPONENTIAL:
@@ -102,7 +102,7 @@ def outside(KIND: tl.constexpr, alpha):
 
 @triton.jit
 def unit(KIND: tl.constexpr, per_t):
-    """What distances are multiplied by: per T, of octaves for the links that raise 2."""
+    """Return the factor of distances: 1/T, or octaves per T for the links that raise 2."""
     if is_in_octaves(KIND):
         per_t *= LOG2_E
     return per_t
@@ -124,7 +124,7 @@ def inverse(x):
 
 @triton.jit
 def mills(z):
-    """(1 − Φ)/φ/√(2π) for z ≥ 0."""
+    """Return (1 − Φ)/φ/√(2π) for z ≥ 0."""
     r = inverse(z + 3.0)
     q = (z - 3.0) * r
     p = q * MILLS[11] + MILLS[10]
@@ -149,7 +149,7 @@ def bell(z):
 
 @triton.jit
 def tail(KIND: tl.constexpr, y, alpha):
-    """(the smaller of F and 1 − F, whether F > ½, F′, F″)."""
+    """Return (the smaller of F and 1 − F, whether F > ½, F′, F″)."""
     if KIND == LOGISTIC:
         e = tl.exp2(-tl.abs(y))
         r = inverse(1.0 + e)
@@ -222,7 +222,7 @@ def density(KIND: tl.constexpr, y, alpha):
 
 @triton.jit
 def _base(KIND: tl.constexpr, y, alpha):
-    """What entmax raises to the power 1/(α − 1)."""
+    """Return the base that entmax raises to the power 1/(α − 1)."""
     return y * 0.5 if KIND == SQUARE else y * (alpha - 1.0)
 
 
@@ -235,7 +235,7 @@ def _power(base, exponent):
 
 @triton.jit
 def quantile(KIND: tl.constexpr, q, rest, alpha):
-    """The y at which F = q, roughly (the normal one to 5e-4); rest = 1 − q."""
+    """Return the y at which F = q, roughly (the normal one to 5e-4); rest = 1 − q."""
     q, rest = tl.maximum(q, TINY), tl.maximum(rest, TINY)
     if KIND == LOGISTIC:
         y = tl.log(q) - tl.log(rest)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from kofn.kernels.contract import kind_of_rows
 from kofn.kernels.gpu.launcher import launch
-from kofn.kernels.gpu.rows import logs, losses, many_programs, one_program
+from kofn.kernels.gpu.rows import logs, many_programs, one_program
+from kofn.kernels.gpu.rows import losses as loss_code
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
@@ -30,7 +31,7 @@ EVALUATIONS = 6  # launches that evaluate such rows; few need more
 
 
 class Shape(NamedTuple):
-    """What a program takes."""
+    """The arguments of a program."""
 
     rows: int
     block: int  # entries of each at a time, a power of 2
@@ -64,7 +65,7 @@ def logarithms(
 
 
 def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
-    """(log p, θ, False)."""
+    """Return (log p, θ, False)."""
     theta = threshold(x, k, temperature, link)[0]
     return logs.logarithms(x, theta, k, temperature, link), theta, False
 
@@ -73,31 +74,31 @@ def log_gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """(cotangents of the scores; those of the temperature, twice; False; those of alpha)."""
+    """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
     return logs.log_gradients(x, cotangent, theta, temperature, link, of_alpha)
 
 
-def gaps(
+def losses(
     x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """(losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
+    """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
     k = k if target.ndim < x.ndim else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
-    return losses.gaps(x, theta, target, temperature, link, likely, wanted, of_alpha)
+    return loss_code.losses(x, theta, target, temperature, link, likely, wanted, of_alpha)
 
 
 def weights(
     x: Tensor, k: Any, temperature: Any, link: Any, single: bool = False
 ) -> tuple[Tensor, Tensor, bool]:
-    """(weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
+    """Return (weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
     x = packed(x)
     out = empty(x, x.shape, torch.float32 if single else None)
     return out, _forward(x, k, temperature, link, out), False
 
 
 def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, bool]:
-    """(θ as two floats' worth, (2, …), False)."""
+    """Return (θ as two floats' worth, (2, …), False)."""
     return _forward(packed(x), k, temperature, link, None), False
 
 
@@ -120,7 +121,7 @@ def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
     part, parts = parts_of(given.n)
     rows, grid, kind = given.count, given.count * parts, kind_of_rows(link)
     every, block, options = power_of_2(parts), BLOCK, options_of(4)
-    # Each launch reads what the one before has left and leaves what the next one reads.
+    # Each launch reads the numbers that the one before has left.
     numbers = (given.count, many_programs.NUMBERS.value)
     now, then = ((_sums(given, parts), empty(given.theta_at, numbers)) for _ in range(2))
     launch(many_programs.statistics, grid, given, now[:1], (part, block), options)
@@ -143,7 +144,7 @@ def gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
     of_alpha: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and those of alpha, if
+    """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and of alpha, if
     wanted.
     """
     x, cotangent = packed(x), packed(cotangent)
@@ -194,13 +195,15 @@ def options_of(warps: int) -> dict[str, Any]:
 
 
 def parts_of(n: int) -> tuple[int, int]:
-    """(length, number) of the parts of a row; at most some hundred, which all programs add up."""
+    """Return (length, number) of the parts of a row; at most some hundred, which all programs add
+    up.
+    """
     part = max(PART, power_of_2(n) // 128)
     return part, -(-n // part)
 
 
 def power_of_2(n: int) -> int:
-    """The least that is no less than n."""
+    """Return the least that is no less than n."""
     return 1 << (n - 1).bit_length()
 
 

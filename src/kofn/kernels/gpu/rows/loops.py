@@ -45,7 +45,7 @@ class Theta(NamedTuple):
 
 
 class FullStatistics(NamedTuple):
-    """What counts the scores of a row; deleted ones, as those of −inf, are in none of these."""
+    """Counts of the scores of a row; deleted ones, such as −inf, are in none of them."""
 
     least: Any  # of the finite scores
     greatest: Any
@@ -55,7 +55,7 @@ class FullStatistics(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What one evaluation of ΣF − k adds up."""
+    """The sums of one evaluation of ΣF − k."""
 
     below: Any  # Σ F of the entries with F ≤ ½
     above: Any  # Σ (1 − F) of the others
@@ -66,7 +66,7 @@ class Sums(NamedTuple):
 
 @triton.jit
 def entries(row, stretch, at, other, BLOCK: tl.constexpr):
-    """(BLOCK entries of each row from `at` on in float32, which of them there are)."""
+    """Return (BLOCK entries of each row from `at` on in float32, which of them there are)."""
     columns = at + tl.arange(0, BLOCK)
     filled = stretch.here[:, None] & (columns < stretch.last)[None, :]
     values = tl.load(row[:, None] + columns[None, :], mask=filled, other=other)
@@ -75,7 +75,7 @@ def entries(row, stretch, at, other, BLOCK: tl.constexpr):
 
 @triton.jit
 def scores(stretch, at, other, BLOCK: tl.constexpr):
-    """(`entries` of the scores, as `in_play` says, which of them there are)."""
+    """Return (`entries` of the scores, as `in_play` says, which of them there are)."""
     x, filled = entries(stretch.x, stretch, at, other, BLOCK)
     return in_play(x, stretch.x.dtype.element_ty), filled
 
@@ -96,7 +96,7 @@ def deleted_in(dtype):
 
 @triton.jit
 def middle(stretch, n):
-    """A score from the middle of each row."""
+    """Return a score from the middle of each row."""
     x = tl.load(stretch.x + n // 2, mask=stretch.here, other=0.0)
     return in_play(x.to(tl.float32), stretch.x.dtype.element_ty)
 
@@ -108,15 +108,15 @@ def statistics(stretch, pivot, BLOCK: tl.constexpr):
     square = total
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, pivot[:, None], BLOCK)
-        away = x - pivot[:, None]
-        total += away
-        square += away * away
+        d = x - pivot[:, None]
+        total += d
+        square += d * d
     return tl.sum(total, axis=1), tl.sum(square, axis=1)
 
 
 @triton.jit
 def full_statistics(stretch, BLOCK: tl.constexpr):
-    """The `FullStatistics` of each row."""
+    """Return the `FullStatistics` of each row."""
     live = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
     least, greatest, top, bad = live + INF, live - INF, live, live
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -138,18 +138,18 @@ def moments(stretch, pivot, most, BLOCK: tl.constexpr):
     total, square = number, number
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
-        away = x - pivot[:, None]
-        near = tl.abs(away) < most[:, None]
-        away = tl.where(near, away, 0.0)
+        d = x - pivot[:, None]
+        near = tl.abs(d) < most[:, None]
+        d = tl.where(near, d, 0.0)
         number += tl.where(near, 1.0, 0.0)
-        total += away
-        square += away * away
+        total += d
+        square += d * d
     return tl.sum(number, axis=1), tl.sum(total, axis=1), tl.sum(square, axis=1)
 
 
 @triton.jit
 def alpha_of_entries(theta):
-    """α as entries take it: one number, or that of each row beside its entries."""
+    """α as entries take it: one number, or one per row, beside its entries."""
     alpha = theta.alpha
     if alpha.type.is_block():
         alpha = alpha[:, None]
@@ -158,7 +158,7 @@ def alpha_of_entries(theta):
 
 @triton.jit
 def evaluate(KIND: tl.constexpr, stretch, theta, BLOCK: tl.constexpr, ASK: tl.constexpr = False):
-    """The `Sums` at θ.
+    """Return the `Sums` at θ.
 
     Every link gives deleted scores 0, unless θ is next to them: for that case ASK.
     """
@@ -221,7 +221,7 @@ def weigh(KIND: tl.constexpr, stretch, g_row, theta, BLOCK: tl.constexpr):
         y = distance(x, theta)
         w = density(KIND, y, alpha_of_entries(theta))
         total += w
-        # What is not chosen may carry any cotangent, NaN included.
+        # An entry that is not chosen may carry any cotangent, NaN included.
         product += tl.where(w > 0.0, w * g, 0.0)
         moment += tl.where(w > 0.0, w * y, 0.0)
     return tl.sum(total, axis=1), tl.sum(product, axis=1), tl.sum(moment, axis=1)
@@ -241,9 +241,9 @@ def slope(KIND: tl.constexpr, stretch, g_row, theta, mean, pivot, BLOCK: tl.cons
         w = density(KIND, distance(x, theta), alpha_of_entries(theta))
         chosen = w > 0.0
         u = tl.where(chosen, w * (g - mean[:, None]), 0.0)
-        away = tl.where(chosen, (x - pivot[:, None]) * theta.per_unit[:, None], 0.0)
+        offset = tl.where(chosen, (x - pivot[:, None]) * theta.per_unit[:, None], 0.0)
         total += u
-        lever += u * away
+        lever += u * offset
     return tl.sum(total, axis=1), tl.sum(lever, axis=1)
 
 

@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 @triton.jit
 def _place(given, parts, PART: tl.constexpr):
-    """(the row of this program, its part, that part's entries)."""
+    """Return (the row of this program, its part, that part's entries)."""
     row = tl.program_id(0) // parts + tl.arange(0, 1)
     part = tl.program_id(0) % parts
     first = part * PART
@@ -68,29 +68,29 @@ def _every(own, row, i, other, PARTS: tl.constexpr):
 @triton.jit
 def _totals(own, row, FIRST: tl.constexpr, LAST: tl.constexpr, PARTS: tl.constexpr):
     """Some sums of a row, from the FIRST to before the LAST."""
-    found = ()
+    totals = ()
     for i in tl.static_range(FIRST, LAST):
-        found += (tl.sum(_every(own, row, i, 0.0, PARTS), axis=1),)
-    return found
+        totals += (tl.sum(_every(own, row, i, 0.0, PARTS), axis=1),)
+    return totals
 
 
 @triton.jit
 def numbers_of(given, row):
-    """(k, T) of a row."""
+    """Return (k, T) of a row."""
     here = row >= 0
     return per_row(given.k, row, here, 0.0), per_row(given.temperature, row, here, 1.0)
 
 
 @triton.jit
 def _load_row(given, numbers_at, row):
-    """(what a search may not change, #NaN, the search)."""
+    """Return (the constants of a search, #NaN, the search)."""
     at = numbers_at + row * NUMBERS
     k, t = numbers_of(given, row)
-    found = ()
+    numbers = ()
     for i in tl.static_range(NUMBERS - 3):
         value = tl.load(at + 3 + i)
-        found += (value if i < FLOATS else value.to(tl.int32),)
-    return Row(k, tl.load(at), tl.load(at + 1), t), tl.load(at + 2), Search(*found)
+        numbers += (value if i < FLOATS else value.to(tl.int32),)
+    return Row(k, tl.load(at), tl.load(at + 1), t), tl.load(at + 2), Search(*numbers)
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def _after_sums(KIND: tl.constexpr, fixed, search, own, row, PARTS: tl.constexpr
 
 @triton.jit
 def statistics(given: Given, own: Parts, PART: tl.constexpr, BLOCK: tl.constexpr):
-    """What a search starts from, part by part."""
+    """Store the statistics that a search starts from, part by part."""
     row, part, stretch = _place(given, own.parts, PART)
     full_statistics = loops.full_statistics(stretch, BLOCK)
     pivot = _pivot(stretch, given.n)
@@ -256,21 +256,21 @@ def gradients(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Backward pass, last: cotangents of a part's scores; from the first part those of k and T."""
+    """Backward pass, last: cotangents of a part's scores; from the first part, of k and T too."""
     row, part, stretch = _place(given, own.parts, PART)
-    t, found, solved, theta = load_theta(KIND, given, row, row >= 0)
+    t, answered, solved, theta = load_theta(KIND, given, row, row >= 0)
     total, product = _totals(own, row, 0, 2, PARTS)
     some, per_total = one_program.slope_of(solved, total)
     mean = product * per_total
     sums = _totals(own, row, 3, 5, PARTS)
     rest, in_k, in_t = one_program.row_cotangents(KIND, mean, sums, per_total, t)
     g_row, out_row = row_of(g_at, row, given), row_of(out_at, row, given)
-    scale = one_program.scale_of(found, some, t)
+    scale = one_program.scale_of(answered, some, t)
     loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
     if part == 0:
         if tl.max((~some).to(tl.int32)) > 0:
             whole = Stretch(stretch.x, stretch.here, 0, given.n)
             k, _ = numbers_of(given, row)
-            in_k, in_t = one_program.degenerate(KIND, whole, g_row, theta, found, k, t, BLOCK)
+            in_k, in_t = one_program.degenerate(KIND, whole, g_row, theta, answered, k, t, BLOCK)
         tl.store(in_rows_at + row, in_k)
         tl.store(in_rows_at + given.count + row, in_t)

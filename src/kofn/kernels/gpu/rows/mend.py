@@ -1,7 +1,7 @@
 """The threshold of a row that the usual search has left wrong, by bisection, on a GPU.
 
-θ may be next to a score of 1e30 and T be 1, so the bisection is that of the tests' oracles: in the
-order of floats between all of them, then, between two neighbours, by its distance from one.
+θ may be next to a score of 1e30 and T be 1, so it bisects as the tests' oracles do: in the
+order of floats between all of them, then, between two neighbours, by the distance from one.
 All numbers here are per row. one_program.py evaluates the sums.
 """
 
@@ -20,7 +20,7 @@ ENOUGH = tl.constexpr(33 + 32)  # the last round
 
 @triton.jit
 def is_doubtful(row, s):
-    """Whether a search that is over may have ended in a wrong place, and is to be checked.
+    """Return whether a search that is over may have ended in a wrong place, and is to be checked.
 
     Searches with few rounds, whose θ is not far from 0, never ended in a wrong place.
     """
@@ -30,7 +30,7 @@ def is_doubtful(row, s):
 
 @triton.jit
 def order_of(value):
-    """A float's place in the order of all, and back: from the bits of either."""
+    """Return a float's place in the order of all, and back: from the bits of either."""
     return tl.where(value < 0, value ^ 0x7FFFFFFF, value)
 
 
@@ -46,35 +46,35 @@ def _number(place):
 
 @triton.jit
 def _middle(low, high):
-    """The place between two, without overflow."""
+    """Return the place between two, without overflow."""
     return (low & high) + ((low ^ high) >> 1)
 
 
 @triton.jit
 def whole_line(hi):
-    """(the ends of the bracket as places, the origin of distances, and their direction)."""
+    """Return (the ends of the bracket as places, the origin of distances, and their direction)."""
     zero = tl.zeros_like(hi)
     return _place(zero - MOST), _place(zero + INF), zero, zero + 1.0
 
 
 @triton.jit
 def judge(KIND: tl.constexpr, row, at, sums):
-    """(whether θ is found, whether both tails have underflowed, whether the exponential link's
-    choice is hard, ΣF − k), from the sums of a round. Round 0 is at the search's θ.
+    """Return (whether θ is found, whether both tails have underflowed, whether the exponential
+    link's choice is hard, ΣF − k), from the sums of a round. Round 0 is at the search's θ.
     """
     below, above, count = sums.below, sums.above, sums.count
     excess, wanted = (count - row.k) + below - above, row.k - row.top
     bar = tl.where(at == 0, 1e-6 * wanted, EPS * 0.25 * tl.minimum(wanted, below + above))
-    found = tl.abs(excess) <= bar
+    is_met = tl.abs(excess) <= bar
     whole = count == row.k
     flat = whole & is_flat(below, above) & has_two_tails(KIND)
     hard = whole & (excess == 0.0) & (sums.weight == 0.0) & is_capped(KIND)
-    return found | flat, flat, hard, excess
+    return is_met | flat, flat, hard, excess
 
 
 @triton.jit
 def halve(at, excess, low, high, anchor, sign):
-    """The bracket after the evaluation where `between_ends` said."""
+    """Return the bracket after the evaluation where `between_ends` said."""
     beyond = (excess > 0.0) == (sign > 0.0)
     middle = _middle(low, high)
     if at == LINE:
@@ -89,7 +89,7 @@ def halve(at, excess, low, high, anchor, sign):
 
 @triton.jit
 def between_ends(at, low, high, anchor, sign):
-    """The next place to evaluate, in two floats."""
+    """Return the next place to evaluate, in two floats."""
     hi, lo = anchor, sign * _number(_middle(low, high))
     if at < LINE:
         hi, lo = lo, tl.zeros_like(lo)
@@ -100,5 +100,5 @@ def between_ends(at, low, high, anchor, sign):
 
 @triton.jit
 def _half(low, high):
-    """Half of what is between two neighbours."""
+    """Return half of the distance between two neighbours."""
     return tl.minimum(_number(high) * 0.5 - _number(low) * 0.5, MOST * 0.25)

@@ -42,15 +42,15 @@ from kofn.kernels.gpu.rows.search import (
 
 
 class Given(NamedTuple):
-    """What every kernel knows of the rows: where their numbers are, how many there are, and α."""
+    """The rows as every kernel sees them: where their numbers are, how many there are, and α."""
 
     x_at: Any  # scores, (count, n)
-    k: Any  # one number, or where those of the rows are
+    k: Any  # one number, or the address of one per row
     temperature: Any  # likewise
     theta_at: Any  # two floats' worth, (2, count): an answer forward, an argument backward
     count: Any
     n: Any
-    alpha: Any  # one number, or where those of the rows are
+    alpha: Any  # one number, or the address of one per row
 
 
 @triton.jit
@@ -85,7 +85,7 @@ def forward(
 
 @triton.jit
 def alpha_of(given, rows, here):
-    """α: one number, or that of each row."""
+    """α: one number, or one per row."""
     alpha = given.alpha
     if alpha.dtype.is_ptr():
         alpha = tl.load(alpha + rows, mask=here, other=1.5)
@@ -94,7 +94,7 @@ def alpha_of(given, rows, here):
 
 @triton.jit
 def per_row(given, rows, here, other):
-    """A number of each row: the one of all, or what is there."""
+    """Return a number per row: one for all, or the numbers at the address."""
     value = given
     if value.dtype.is_ptr():
         value = tl.load(value + rows, mask=here, other=other)
@@ -131,7 +131,7 @@ def settle(KIND: tl.constexpr, stretch, row, s, closed, alpha, BLOCK: tl.constex
     if is_capped(KIND):
         hard = state == HARD
         if tl.max(hard.to(tl.int32)) > 0:
-            # What the others have is not 0, so the least of the k is where F comes to its end.
+            # The others have more than 0, so the least of the k is where F comes to its end.
             _, least = far.edges(stretch, hi, lo, BLOCK)
             hi, lo = tl.where(hard, least, hi), tl.where(hard, 0.0, lo)
     if has_two_tails(KIND):
@@ -147,7 +147,7 @@ def _mend(KIND: tl.constexpr, stretch, row, theta, state, open_, BLOCK: tl.const
     """θ and the state of rows whose sum misses k, by bisection: 64 rounds, whatever the row.
 
     First in the order of floats, until θ is between two neighbours, then of its distance from the
-    nearer one: what was taken off a score is never much more than what is left of it.
+    nearer one: the part taken off a score is never much more than the rest of it.
     """
     hi, lo = theta.hi, theta.lo
     low, high, anchor, sign = mend.whole_line(hi)
@@ -155,9 +155,9 @@ def _mend(KIND: tl.constexpr, stretch, row, theta, state, open_, BLOCK: tl.const
     while tl.max(open_.to(tl.int32)) > 0:
         here = Theta(hi, lo, theta.per_unit, theta.alpha)
         sums = loops.evaluate(KIND, stretch, here, BLOCK, True)
-        found, flat, hard, excess = mend.judge(KIND, row, at, sums)
+        is_met, flat, hard, excess = mend.judge(KIND, row, at, sums)
         state = tl.where(open_, tl.where(flat, FLAT, tl.where(hard, HARD, 0)), state)
-        open_ &= ~found & (at < mend.ENOUGH)
+        open_ &= ~is_met & (at < mend.ENOUGH)
         low, high, anchor, sign = mend.halve(at, excess, low, high, anchor, sign)
         at += 1
         next_hi, next_lo = mend.between_ends(at, low, high, anchor, sign)
@@ -167,7 +167,7 @@ def _mend(KIND: tl.constexpr, stretch, row, theta, state, open_, BLOCK: tl.const
 
 @triton.jit
 def _statistics(stretch, k, temperature, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """The `Statistics` of each row.
+    """Return the `Statistics` of each row.
 
     Two sums suffice for a row without ±inf, NaN and masks; its least and greatest are only bounds.
     """
@@ -220,16 +220,16 @@ def statistics_of(stretch, k, temperature, full_statistics, pivot, near, BLOCK: 
 
 @triton.jit
 def _balance(KIND: tl.constexpr, stretch, hi, lo, temperature, BLOCK: tl.constexpr):
-    """θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
+    """Find the θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     per_t = 1.0 / temperature
     left, right = far.edges(stretch, hi, lo, BLOCK)
     shift = tl.zeros_like(left)
     if KIND == NORMAL:
-        gap = tl.minimum((right - left) * per_t, 1e30)
+        width = tl.minimum((right - left) * per_t, 1e30)
         for _ in range(8):
-            u, v = 0.5 * gap + shift, 0.5 * gap - shift
+            u, v = 0.5 * width + shift, 0.5 * width - shift
             tails = far.far_normal_tails(stretch, left, right, u, v, per_t, BLOCK)
-            shift = far.normal_balance(shift, gap, *tails)
+            shift = far.normal_balance(shift, width, *tails)
     else:
         # So far from θ both tails are pure exponentials.
         below, above = far.far_tails(stretch, left, right, per_t, BLOCK)
@@ -255,7 +255,7 @@ def backward(
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
-    t, found, solved, theta = load_theta(KIND, given, rows, here)
+    t, answered, solved, theta = load_theta(KIND, given, rows, here)
     stretch, g_row = (
         Stretch(row_of(given.x_at, rows, given), here, 0, given.n),
         row_of(g_at, rows, given),
@@ -266,11 +266,11 @@ def backward(
     pivot = pivot_of(theta, moment * per_total)
     sums = loops.slope(KIND, stretch, g_row, theta, mean, pivot, BLOCK)
     rest, in_k, in_t = row_cotangents(KIND, mean, sums, per_total, t)
-    scale, out_row = scale_of(found, some, t), row_of(out_at, rows, given)
+    scale, out_row = scale_of(answered, some, t), row_of(out_at, rows, given)
     loops.write_back(KIND, stretch, g_row, out_row, theta, mean, rest, scale, BLOCK)
     if tl.max((~some).to(tl.int32)) > 0:
         k = per_row(given.k, rows, here, 0.0)
-        other_k, other_t = degenerate(KIND, stretch, g_row, theta, found, k, t, BLOCK)
+        other_k, other_t = degenerate(KIND, stretch, g_row, theta, answered, k, t, BLOCK)
         in_k, in_t = tl.where(some, in_k, other_k), tl.where(some, in_t, other_t)
     tl.store(in_rows_at + rows, in_k, mask=here)
     tl.store(in_rows_at + given.count + rows, in_t, mask=here)
@@ -278,33 +278,33 @@ def backward(
 
 @triton.jit
 def load_theta(KIND: tl.constexpr, given, rows, here):
-    """(T, θ as it was answered, whether it is finite, θ as passes over the scores take it)."""
+    """Return (T, θ as it was answered, whether it is finite, θ as passes take it)."""
     t = per_row(given.temperature, rows, here, 1.0)
-    found = tl.load(given.theta_at + rows, mask=here, other=INF)
+    answered = tl.load(given.theta_at + rows, mask=here, other=INF)
     rest = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
-    solved = tl.abs(found) < INF
-    hi, lo = tl.where(solved, found, 0.0), tl.where(solved, rest, 0.0)
+    solved = tl.abs(answered) < INF
+    hi, lo = tl.where(solved, answered, 0.0), tl.where(solved, rest, 0.0)
     alpha = alpha_of(given, rows, here)
     hi, lo = step_to(hi, lo, t * outside(KIND, alpha))
-    return t, found, solved, Theta(hi, lo, unit(KIND, 1.0 / t), alpha)
+    return t, answered, solved, Theta(hi, lo, unit(KIND, 1.0 / t), alpha)
 
 
 @triton.jit
 def slope_of(solved, total):
-    """(whether a row has a slope, 1/ΣF′)."""
+    """Return (whether a row has a slope, 1/ΣF′)."""
     some = solved & (total >= TINY / EPS)
     return some, 1.0 / tl.where(some, total, 1.0)
 
 
 @triton.jit
 def pivot_of(theta, mean):
-    """The score whose y is the mean."""
+    """Return the score whose y is the mean."""
     return theta.hi + (theta.lo + mean / theta.per_unit)
 
 
 @triton.jit
 def row_cotangents(KIND: tl.constexpr, mean, sums, per_total, t):
-    """(what the mean lacks, the cotangents of k and T)."""
+    """Return (the rounding error of the mean, the cotangents of k and T)."""
     left_over, lever = sums
     rest = left_over * per_total
     per_t = 1.0 / t
@@ -314,19 +314,19 @@ def row_cotangents(KIND: tl.constexpr, mean, sums, per_total, t):
 
 @triton.jit
 def scale_of(theta, some, t):
-    """The factor of F′(g − ḡ): 0 in a row without slope, NaN in one that holds a NaN."""
+    """Return the factor of F′(g − ḡ): 0 in a row without slope, NaN in one that holds a NaN."""
     return tl.where(theta != theta, theta, tl.where(some, 1.0 / t, 0.0))
 
 
 @triton.jit
-def degenerate(KIND: tl.constexpr, stretch, g_row, theta, found, k, t, BLOCK: tl.constexpr):
+def degenerate(KIND: tl.constexpr, stretch, g_row, theta, answered, k, t, BLOCK: tl.constexpr):
     """Cotangents of k and T where ΣF′ is 0 by underflow, or there is no θ."""
     shared = tl.zeros_like(t)
     if not is_bounded(KIND):  # those have no such slopes
         shared = far.faint_share(KIND, stretch, g_row, theta.hi, theta.lo, 1.0 / t, BLOCK)
     tops, of_tops = far.top_sums(stretch, g_row, BLOCK)
     # Scores of +inf that are more than k share it.
-    taken = tl.where((found == INF) & (tops > 0.0) & (k <= tops), of_tops, 0.0)
-    in_k = tl.where(tl.abs(found) < INF, shared, taken / tl.maximum(tops, 1.0))
-    has_nan = found != found
-    return tl.where(has_nan, found, in_k), tl.where(has_nan, found, 0.0)
+    taken = tl.where((answered == INF) & (tops > 0.0) & (k <= tops), of_tops, 0.0)
+    in_k = tl.where(tl.abs(answered) < INF, shared, taken / tl.maximum(tops, 1.0))
+    has_nan = answered != answered
+    return tl.where(has_nan, answered, in_k), tl.where(has_nan, answered, 0.0)

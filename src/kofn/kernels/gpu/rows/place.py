@@ -11,7 +11,7 @@ from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name, scalar
 
 
 def placed(x: Tensor, theta: Tensor, temperature: Any, link: Any) -> tuple[Any, ...]:
-    """Return (link, z, the high part of θ, 0 or NaN like θ, what is out of play or +inf, +inf).
+    """Return (link, z, the high part of θ, 0 or NaN like θ, scores out of play or +inf, +inf).
 
     The link has its alpha, and all of that an axis more, in float64. Rows without a finite θ are
     counted from 0.

@@ -1,6 +1,6 @@
 """The search for the threshold of a row on a GPU: each step follows from one evaluation's sums.
 
-The rules are those of solver/threshold.py and cpu/rows/search.py (Newton on the log-odds with
+The rules are as in solver/threshold.py and cpu/rows/search.py (Newton on the log-odds with
 Halley's correction, residual split at F > ½, plateau in logs, stop on the step, always end), in
 float32 alone. θ is always a pair of floats, and so are the ends of its bracket, which are earlier
 values of θ: nothing has to be shifted when θ moves. Distances between them are held as a quarter,
@@ -44,7 +44,7 @@ STEPS = tl.constexpr(contract.STEPS)
 
 
 class Row(NamedTuple):
-    """What a search may not change; the tensors are one number per row."""
+    """The constants of a search; the tensors are one number per row."""
 
     k: Any  # what to choose, scores of +inf included
     live: Any  # finite scores
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a search starts from, one number per row."""
+    """The statistics that a search starts from, one number per row."""
 
     live: Any  # finite scores
     top: Any  # scores of +inf
@@ -83,8 +83,8 @@ class Search(NamedTuple):
     low_lo: Any
     high_hi: Any
     high_lo: Any
-    low_gap: Any  # log-odds at the ends, 0 and 1 until they are known
-    high_gap: Any
+    low_odds: Any  # log-odds at the ends, 0 and 1 until they are known
+    high_odds: Any
     width: Any  # of the bracket when it was last compared
     worth: Any  # how far θ moves per unit of log-odds, in units of T
     leap: Any  # the longest step while an end is unknown
@@ -94,14 +94,14 @@ class Search(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Those fields of a search that its bracket is made of."""
+    """The fields of a search that make its bracket."""
 
     low_hi: Any
     low_lo: Any
     high_hi: Any
     high_lo: Any
-    low_gap: Any
-    high_gap: Any
+    low_odds: Any
+    high_odds: Any
 
 
 class Ends(NamedTuple):
@@ -128,7 +128,7 @@ def step_to(hi, lo, move):
 
 @triton.jit
 def end_of(k, live, top, bad, temperature):
-    """The `End` of each row."""
+    """Return the `End` of each row."""
     playing = live + top + bad > 0.0
     has_nan = playing & ((bad > 0.0) | (k != k) | (temperature != temperature))
     none = (k <= top) | (playing == 0)
@@ -144,17 +144,19 @@ def end_of(k, live, top, bad, temperature):
 
 @triton.jit
 def mean_and_variance(pivot, number, total, square):
-    """Of `number` scores, from the sums of d and d² with d = x − pivot."""
+    """Return the mean and variance of `number` scores, from the sums of d and d² with d = x −
+    pivot.
+    """
     mean = total / tl.maximum(number, 1.0)
     return pivot + mean, tl.maximum(square / tl.maximum(number, 1.0) - mean * mean, 0.0)
 
 
 @triton.jit
 def start(KIND: tl.constexpr, row, seen, closed, alpha):
-    """The search before its first evaluation.
+    """Return the search before its first evaluation.
 
-    A sum of links at normal scores is close to one wide link, whose quantile is between those of
-    the two; for the normal link it is exact.
+    A sum of links at normal scores is close to one wide link, whose quantile is between the two
+    quantiles; for the normal link it is exact.
     """
     # A row that needs no equation is given one that has an answer.
     live, usual = tl.where(closed, 1.0, row.live), tl.where(closed, 1.0, seen.usual)
@@ -169,8 +171,8 @@ def start(KIND: tl.constexpr, row, seen, closed, alpha):
     own = normal if KIND == NORMAL else quantile(KIND, share, rest, alpha) + edge(KIND, alpha)
     deviation = tl.sqrt(seen.variance)
     far, own = normal * deviation, t * own
-    away = tl.sqrt(far * far + own * own)
-    away = tl.where(far + own > 0.0, away, -away)
+    depth = tl.sqrt(far * far + own * own)
+    depth = tl.where(far + own > 0.0, depth, -depth)
     spread = tl.minimum(deviation / t, 1e15)
     worth = tl.sqrt((spread * spread + 2.56) / (2.56 + normal * normal))
 
@@ -178,7 +180,7 @@ def start(KIND: tl.constexpr, row, seen, closed, alpha):
     slack = 1e-6 * (tl.abs(least) + tl.abs(greatest)) + 1e-3 * (t + tl.abs(reach))
     low_lo, high_lo = -reach - slack, slack - reach
     # In two floats: among scores of 1e9 one float does not tell θ from its neighbours.
-    guess, rest = two_sum(seen.mean, t * edge(KIND, alpha) - away)
+    guess, rest = two_sum(seen.mean, t * edge(KIND, alpha) - depth)
     hi = tl.minimum(tl.maximum(guess, least + low_lo), greatest + high_lo)
     # More is wanted than there are usual scores: θ is among the masks, and they are alike.
     amid = (k > usual) & (usual < live)
@@ -194,7 +196,8 @@ def start(KIND: tl.constexpr, row, seen, closed, alpha):
 
 @triton.jit
 def halley(k, live, total, rest, excess, weight, slope):
-    """(log-odds of ΣF/n less those of k/n, the step in units of T that would close them).
+    """Return (log-odds of ΣF/n less the log-odds of k/n, the step in units of T that would close
+    them).
 
     total and rest are ΣF and n − ΣF, which no cancellation has touched.
     """
@@ -204,44 +207,44 @@ def halley(k, live, total, rest, excess, weight, slope):
     per_rest, per_k = inverse(rest), inverse(k)
     ratio = (excess * per_k) * (live * per_rest)
     # log(1 + r) by Padé's quotient, to 3e-4.
-    gap = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
+    log_odds = ratio * (30.0 + ratio * (21.0 + ratio)) / (30.0 + ratio * (36.0 + 9.0 * ratio))
     far = ~(tl.abs(ratio) < 0.5)
     if tl.max(far.to(tl.int32)) > 0:
         odds = (total * per_k) * ((live - k) * per_rest)
-        gap = tl.where(far, tl.log(tl.minimum(tl.maximum(odds, 1e-37), 1e37)), gap)
+        log_odds = tl.where(far, tl.log(tl.minimum(tl.maximum(odds, 1e-37), 1e37)), log_odds)
     per_weight = inverse(tl.maximum(weight, 1e-30))
-    newton = gap * ((total * per_weight) * (rest * inverse(live)))
+    newton = log_odds * ((total * per_weight) * (rest * inverse(live)))
     bend = slope * per_weight + weight * (per_rest - inverse(total))
     step = newton * inverse(tl.minimum(tl.maximum(1.0 - newton * bend * 0.5, 0.5), 2.0))
     # Without a slope only the side is known.
     far = tl.where(excess > 0.0, INF, -INF)
-    return gap, tl.where(excess == 0.0, 0.0, tl.where(known, step, far))
+    return log_odds, tl.where(excess == 0.0, 0.0, tl.where(known, step, far))
 
 
 @triton.constexpr_function
 def last_step(kind):
-    """The step that may be the last: its cube, or its square at a kink, is below rounding."""
+    """Return the longest last step: its cube, or its square at a kink, is below rounding."""
     return LAST.value[kind]
 
 
 @triton.constexpr_function
 def steps_beyond(kind):
-    """How many steps go beyond the end of a link's support, from close by."""
+    """Return the number of steps that go beyond the end of a link's support, from close by."""
     return STEPS.value[kind]
 
 
 @triton.jit
 def is_flat(below, above):
-    """Whether the tails of a plateau are so small that underflow may have taken from them."""
+    """Return whether a plateau's tails are so small that underflow may have taken from them."""
     return below + above < tl.where(tl.minimum(below, above) > FAINT, 2.0, 1e3) * FAINT
 
 
 @triton.jit
 def advance(KIND: tl.constexpr, row, s, sums):
-    """A search after one more evaluation."""
+    """Return the search after one more evaluation."""
     active, quarter = s.state == 1, 0.25 * row.temperature
     excess = (sums.count - row.k) + sums.below - sums.above
-    gap, step, enough, leap, state = _step(KIND, row, s.leap, s.state, active, sums, excess)
+    log_odds, step, enough, leap, state = _step(KIND, row, s.leap, s.state, active, sums, excess)
     stay = state == FLAT if has_two_tails(KIND) else excess == 0.0
     tails = sums.below + sums.above
     tolerance = tl.maximum(tl.minimum(sums.weight, row.k - row.top), 4.0 * tails) * EPS
@@ -251,11 +254,11 @@ def advance(KIND: tl.constexpr, row, s, sums):
         done = near & (sums.above == 0.0) & (sums.count == row.k)
         step = tl.where(done, step * steps_beyond(KIND) + 2 * EPS, step)
 
-    bracket = _narrowed(s, active, excess, gap)
+    bracket = _narrowed(s, active, excess, log_odds)
     ends = _ends(bracket, s.hi, s.lo)
     span, free = ends.high - ends.low, active & ~(near | stay)
     target, width, worth, leap, tries = _held(
-        s, bracket, ends, step, gap, excess, leap, active, free, quarter
+        s, bracket, ends, step, log_odds, excess, leap, active, free, quarter
     )
     stuck = (tl.abs(target) <= quarter * (EPS * 1e-3)) | ~(span > quarter * least)
     # After many evaluations: all that is between the ends is rounding.
@@ -271,9 +274,10 @@ def advance(KIND: tl.constexpr, row, s, sums):
 
 @triton.jit
 def _slope(KIND: tl.constexpr, row, step, sums):
-    """(how fast ΣF may change with θ at most; the width of a bracket that is rounding, in T).
+    """Return (how fast ΣF may change with θ at most; the width of a bracket that is rounding, in
+    T).
 
-    As search.py's `moved_by`: many scores may be next to the end of the linear link's support.
+    As search.py's `most_change`: many scores may be next to the end of the linear link's support.
     """
     slope, least = tl.maximum(sums.weight, TINY), tl.zeros_like(step) + EPS * 0.5
     if KIND == LINEAR:
@@ -287,14 +291,15 @@ def _slope(KIND: tl.constexpr, row, step, sums):
 
 @triton.jit
 def _step(KIND: tl.constexpr, row, leap, state, active, sums, excess):
-    """(the log-odds to close, the step that closes them, the size of a last step; `leap`, `state`).
+    """Return (the log-odds to close, the step that closes them, the size of a last step; `leap`,
+    `state`).
 
     Steps are in units of T.
     """
     below, above, weight, count = sums.below, sums.above, sums.weight, sums.count
     total = (count - row.top - above) + below
     rest = ((row.live + row.top - count) - below) + above
-    gap, step = halley(row.k - row.top, row.live, total, rest, excess, weight, sums.slope)
+    log_odds, step = halley(row.k - row.top, row.live, total, rest, excess, weight, sums.slope)
     enough = tl.zeros_like(step) + last_step(KIND)
     if has_two_tails(KIND):
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
@@ -310,44 +315,44 @@ def _step(KIND: tl.constexpr, row, leap, state, active, sums, excess):
     elif is_capped(KIND):
         hard = active & (excess == 0.0) & (weight == 0.0) & (count == row.k)
         state = tl.where(hard, HARD, state)
-    return gap, step, enough, leap, state
+    return log_odds, step, enough, leap, state
 
 
 @triton.jit
-def _narrowed(s, active, excess, gap):
-    """The bracket with θ as one of its ends."""
+def _narrowed(s, active, excess, log_odds):
+    """Return the bracket with θ as one of its ends."""
     raised, lowered = active & (excess > 0.0), active & ~(excess > 0.0)
     low_hi, low_lo = tl.where(raised, s.hi, s.low_hi), tl.where(raised, s.lo, s.low_lo)
     high_hi, high_lo = tl.where(lowered, s.hi, s.high_hi), tl.where(lowered, s.lo, s.high_lo)
-    low_gap = tl.where(raised, tl.maximum(gap, 1e-30), s.low_gap)
-    high_gap = tl.where(lowered, gap, s.high_gap)
-    return Bracket(low_hi, low_lo, high_hi, high_lo, low_gap, high_gap)
+    low_odds = tl.where(raised, tl.maximum(log_odds, 1e-30), s.low_odds)
+    high_odds = tl.where(lowered, log_odds, s.high_odds)
+    return Bracket(low_hi, low_lo, high_hi, high_lo, low_odds, high_odds)
 
 
 @triton.jit
 def _ends(b, hi, lo):
     low = (b.low_hi * 0.25 - hi * 0.25) + (b.low_lo * 0.25 - lo * 0.25)
     high = (b.high_hi * 0.25 - hi * 0.25) + (b.high_lo * 0.25 - lo * 0.25)
-    return Ends(low, high, (b.low_gap > 0.0) & (b.high_gap <= 0.0))
+    return Ends(low, high, (b.low_odds > 0.0) & (b.high_odds <= 0.0))
 
 
 @triton.jit
-def _held(s, bracket, ends, step, gap, excess, leap, active, free, quarter):
-    """(a quarter of the move, and the width, worth, leap and tries of a search after it).
+def _held(s, bracket, ends, step, log_odds, excess, leap, active, free, quarter):
+    """Return (a quarter of the move, and the width, worth, leap and tries of a search after it).
 
     Most steps are taken as they are. Of those that are `free` some are decided by the bracket.
     """
     low, high, both, target = ends.low, ends.high, ends.both, step * quarter
     span, width, worth, tries = high - low, s.width, s.worth, s.tries
     judged = active & both & (s.rounds % 3 == 2)
-    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(gap) * worth, leap))
+    beyond = ~both & ~(tl.abs(step) <= tl.maximum(3.0 * tl.abs(log_odds) * worth, leap))
     special = free & (judged | beyond | ~((target > low) & (target < high)))
     if tl.max(special.to(tl.int32)) > 0:
         # The bracket decides two steps in three; before the third it must have halved.
         slow = judged & (span > width * 0.5) & (tl.abs(step) > 0.1)
         other, tries = _by_bracket(s.hi, target, bracket, ends, slow, special, quarter, tries)
         # A step beyond what the spread of the scores suggests; go past the root to hold it.
-        stride = tl.maximum(1.5 * tl.abs(gap) * worth, leap) * quarter
+        stride = tl.maximum(1.5 * tl.abs(log_odds) * worth, leap) * quarter
         other = tl.where(beyond, tl.where(excess > 0.0, stride, -stride), other)
         other = tl.where((other > low) & (other < high), other, low + span * 0.5)
         target = tl.where(special, other, target)
@@ -359,9 +364,9 @@ def _held(s, bracket, ends, step, gap, excess, leap, active, free, quarter):
 
 @triton.jit
 def _by_bracket(theta, target, bracket, ends, slow, special, quarter, tries):
-    """(a step inside the bracket where both its ends are known, how many it has decided)."""
+    """Return (a step inside the bracket where both its ends are known, how many it has decided)."""
     low, high, both = ends.low, ends.high, ends.both
-    low_gap, high_gap = bracket.low_gap, bracket.high_gap
+    low_odds, high_odds = bracket.low_odds, bracket.high_odds
     span = high - low
     # A little outside the bracket is as good as just inside.
     under = both & (target <= low) & (target > low - 0.1 * span)
@@ -369,7 +374,7 @@ def _by_bracket(theta, target, bracket, ends, slow, special, quarter, tries):
     target = tl.where(under, low + 0.01 * span, tl.where(over, high - 0.01 * span, target))
     # First where the straight line between the log-odds at the bracket's ends crosses; then in
     # turn by exponents from either end, where masks of −1e9 have stretched it, and in the middle.
-    share = tl.minimum(tl.maximum(low_gap / (low_gap - high_gap), 0.02), 0.98)
+    share = tl.minimum(tl.maximum(low_odds / (low_odds - high_odds), 0.02), 0.98)
     turn = tl.where(tries < 24, tries % 3, 0)
     deep = tl.sqrt(span) * tl.sqrt(quarter)
     middle = _middle(theta * 0.25, low, high, quarter)
@@ -382,7 +387,7 @@ def _by_bracket(theta, target, bracket, ends, slow, special, quarter, tries):
 
 @triton.jit
 def _middle(theta, low, high, least):
-    """The middle of a bracket around θ, of the exponents where its ends differ in them."""
+    """Return the middle of a bracket around θ, of the exponents where its ends differ in them."""
     left, right = theta + low, theta + high
     larger = tl.maximum(tl.abs(left), tl.abs(right))
     smaller = tl.maximum(tl.minimum(tl.abs(left), tl.abs(right)), least)
@@ -395,5 +400,5 @@ def _middle(theta, low, high, least):
 
 @triton.jit
 def between(left, right):
-    """The middle of two scores, in two floats."""
+    """Return the middle of two scores, in two floats."""
     return two_sum(left * 0.5, right * 0.5)

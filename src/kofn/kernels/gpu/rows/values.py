@@ -29,12 +29,12 @@ def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Ten
     # The sum of θ's parts loses digits of the lower one; subtraction from finite x casts it.
     center = high.masked_fill(endless, 0.0)
     top = x == torch.inf
-    still = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
-    known = x.masked_fill(still, 0.0)
-    z = (((known - center[..., None]) - low[..., None]) / of_row).masked_fill(still, 0.0)
+    constant = (x <= LEAST_IN_PLAY[dtype_name(x)]) | top
+    known = x.masked_fill(constant, 0.0)
+    z = (((known - center[..., None]) - low[..., None]) / of_row).masked_fill(constant, 0.0)
     integral = link.integral(z)
     parts = torch.stack((integral, integral - z * link.cdf(z)))
-    integral, slope = parts.masked_fill(still, 0.0).sum(-1)
+    integral, slope = parts.masked_fill(constant, 0.0).sum(-1)
     value = (k * (center + (low - t * edge)) + t * integral).masked_fill(endless, 0.0)
     value = torch.where(high == -torch.inf, known.sum(-1, dtype=torch.float64), value)
     # A score of +inf is in the sum of any entries, and takes 1 of k.

@@ -1,4 +1,4 @@
-"""Rows of k-subsets in a GPU's memory: what is launched for which rows, as in launch.py."""
+"""Rows of k-subsets in a GPU's memory: the launches for each, as in launch.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluate(what: int, z: Tensor, k: Tensor, v: Tensor | None = None) -> Tensor
 
 
 def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None = None) -> Tensor:
-    """The same for logits y and their threshold, with rows that need none: hi = ±∞ or NaN."""
+    """Return the same for logits y and their threshold; rows that need none: hi = ±∞ or NaN."""
     y, hi, lo, k = (launch.packed(a) for a in (y, hi, lo, k))
     v = y if v is None else launch.packed(v)
     out = launch.empty(y, y.shape[:-1] if what == contract.LOG_COUNT else y.shape)
@@ -40,7 +40,7 @@ def at(what: int, y: Tensor, hi: Tensor, lo: Tensor, k: Tensor, v: Tensor | None
     return out
 
 
-draw = None  # on a GPU the splits are array code, that of subsets/sampling.py
+draw = None  # on a GPU the splits are array code, in subsets/sampling.py
 
 
 PART = 2048  # coins to a program, in rows of up to 2¹⁸
@@ -49,6 +49,6 @@ OPTIONS = {"enable_fp_fusion": True, "maxnreg": 168}  # without which the assemb
 
 
 def shape_of(n: int) -> tuple[int, int, int]:
-    """(length, number) of the parts of a row, at most 128, and how many warps work on one."""
+    """Return (length, number) of the parts of a row, at most 128, and the warps for each."""
     part = max(PART, launch.power_of_2(n) // 128)
     return part, -(-n // part), 1 if n <= 256 else 4

@@ -44,7 +44,7 @@ class Stretch(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Of each node: sin ω, 1 − cos ω, and a complex number, its weight or spectrum."""
+    """The numbers of each node: sin ω, 1 − cos ω, and a complex one, its weight or spectrum."""
 
     sin: Any
     versine: Any
@@ -91,7 +91,7 @@ def load(row, at, last, other, LANES: tl.constexpr):
 
 @triton.jit
 def _coins(stretch, at, LANES: tl.constexpr):
-    """(u of LANES coins, whether z > 0, y); u is 0 where |z| = ∞."""
+    """Return (u of LANES coins, whether z > 0, y); u is 0 where |z| = ∞."""
     y = load(stretch.y, at, stretch.last, -INF, LANES)
     z = (y - stretch.hi) - stretch.lo
     e = tl.exp2(tl.abs(z) * -LOG2_E)
@@ -101,7 +101,7 @@ def _coins(stretch, at, LANES: tl.constexpr):
 
 @triton.jit
 def _moments(u):
-    """(pq, q − p)."""
+    """Return (pq, q − p)."""
     t = tl.abs(u)
     r = 1.0 - t * 2.0
     return t * (1.0 - t), tl.where(u < 0.0, -r, r)
@@ -120,7 +120,7 @@ def tally(stretch, v_row, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
         top += tl.where(y == INF, 1.0, 0.0)
         if WEIGHTED:
             v = load(v_row, at, stretch.last, 0.0, LANES)
-            # What is out of play may carry anything, NaN included.
+            # An entry out of play may carry anything, NaN included.
             weighted += tl.where(w > 0.0, w * v, 0.0)
     return (
         tl.sum(variance.to(tl.float64)),
@@ -134,7 +134,7 @@ def tally(stretch, v_row, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
 def grid(variance, above, k, n, node):
     """`Nodes` with weight·e^{iω(above − k)}; all 0 for a node that does not count.
 
-    Their number is that of subsets/quadrature.py. The phase is that of e^{iω} per coin above ½,
+    There are as many as in subsets/quadrature.py. The phase is that of e^{iω} per coin above ½,
     which `multiply` leaves out, less e^{iωk}.
     """
     number = tl.ceil((tl.sqrt(variance) * 6.0 + 9.0) * 0.5) * 2.0 + 1.0
@@ -159,7 +159,7 @@ def _times(a_real, a_imag, b_real, b_imag):
 
 @triton.jit
 def product(real, imag):
-    """Of the numbers of each node."""
+    """Multiply the numbers of each node."""
     return tl.reduce((real, imag), 1, _times)
 
 
@@ -179,7 +179,7 @@ def multiply(stretch, sin, versine, LANES: tl.constexpr):
 
 @triton.jit
 def spectrum(real, imag, nodes):
-    """(`Nodes` with weight·Π t·e^{−iωk}/Pr(N = k) in float32, Pr(N = k))."""
+    """Return (`Nodes` with weight·Π t·e^{−iωk}/Pr(N = k) in float32, Pr(N = k))."""
     real, imag = _times(real, imag, nodes.real, nodes.imag)
     total = tl.sum(real)
     real, imag = (real / total).to(tl.float32), (imag / total).to(tl.float32)
@@ -188,7 +188,7 @@ def spectrum(real, imag, nodes):
 
 @triton.jit
 def _shift(w, r, nodes):
-    """(π − p)/w."""
+    """Return (π − p)/w."""
     over = inverse(1.0 - nodes.versine[:, None] * (w + w)[None, :])
     above = (nodes.versine * nodes.real)[:, None] * r[None, :] + (nodes.sin * nodes.imag)[:, None]
     return -tl.sum(above * over, axis=0)
@@ -233,7 +233,9 @@ def _slope(w, r, nodes):
 
 @triton.jit
 def _centred(stretch, v_row, at, mean, LANES: tl.constexpr):
-    """(u, pq, q − p, v − mean); H does not see a constant, and without it nothing large cancels."""
+    """Return (u, pq, q − p, v − mean); H does not see a constant, and without it nothing large
+    cancels.
+    """
     u, _, _ = _coins(stretch, at, LANES)
     w, r = _moments(u)
     # Where w is 0 there may be any v, NaN included.
@@ -242,7 +244,9 @@ def _centred(stretch, v_row, at, mean, LANES: tl.constexpr):
 
 @triton.jit
 def others(stretch, v_row, mean, nodes, LANES: tl.constexpr):
-    """(Σδ(v − mean), and per node Σ a(v − mean)) of all coins; a coin's own is taken off later."""
+    """Return (Σδ(v − mean), and per node Σ a(v − mean)) of all coins; a coin's own is taken off
+    later.
+    """
     total = tl.zeros((LANES,), tl.float32)
     first_sums = tl.zeros((NODES, LANES), tl.float32)
     second_sums = first_sums

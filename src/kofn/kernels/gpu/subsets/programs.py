@@ -33,7 +33,7 @@ class Given(NamedTuple):
     """The arguments of every kernel: where rows and the sums of parts are, and their numbers."""
 
     y_at: Any  # logits
-    v_at: Any  # what the covariance is multiplied with
+    v_at: Any  # the vector that the covariance is multiplied with
     hi_at: Any  # λ in two floats; ±∞ or NaN in rows without one
     lo_at: Any
     k_at: Any
@@ -56,9 +56,9 @@ class Place(NamedTuple):
 def tally_parts(given: Given, WHAT: tl.constexpr, PART: tl.constexpr, LANES: tl.constexpr):
     here = _place(given, PART)
     v_row = given.v_at + here.row * given.n
-    found = loops.tally(here.stretch, v_row, WHAT == COVARIANCE, LANES)
+    tallies = loops.tally(here.stretch, v_row, WHAT == COVARIANCE, LANES)
     for i in tl.static_range(4):
-        tl.store(here.own_at + i, found[i])
+        tl.store(here.own_at + i, tallies[i])
 
 
 @triton.jit
@@ -136,14 +136,14 @@ def _store_log(at, theta, count):
 
 @triton.jit
 def _mean(tallies):
-    """Of v, weighted by pq."""
+    """Return the mean of v, weighted by pq."""
     variance = tallies[0]
     return tl.where(variance > 0.0, tallies[3] / variance, 0.0).to(tl.float32)
 
 
 @triton.jit
 def _total(given, row, i, PARTS: tl.constexpr):
-    """The sum of one number of each part."""
+    """Return the sum of one number of each part."""
     part = tl.arange(0, PARTS)
     at = given.sums_at + (row * given.parts + part) * SUMS + i
     return tl.sum(tl.load(at, mask=part < given.parts, other=0.0))
@@ -151,7 +151,7 @@ def _total(given, row, i, PARTS: tl.constexpr):
 
 @triton.jit
 def _every(given, row, i, other, PARTS: tl.constexpr):
-    """A number per node of each part, (NODES, PARTS)."""
+    """Return a number per node of each part, (NODES, PARTS)."""
     node, part = tl.arange(0, NODES), tl.arange(0, PARTS)
     at = ((row * given.parts + part) * SUMS)[None, :] + (node + i)[:, None]
     return tl.load(given.sums_at + at, mask=(part < given.parts)[None, :], other=other)
@@ -164,15 +164,15 @@ def _totals(given, row, i, PARTS: tl.constexpr):
 
 @triton.jit
 def _tallies(given, row, PARTS: tl.constexpr):
-    found = ()
+    totals = ()
     for i in tl.static_range(4):
-        found += (_total(given, row, i, PARTS),)
-    return found
+        totals += (_total(given, row, i, PARTS),)
+    return totals
 
 
 @triton.jit
 def _spectrum(given, here, tallies, PARTS: tl.constexpr):
-    """(`Nodes` with the spectrum, Pr(N = k))."""
+    """Return (`Nodes` with the spectrum, Pr(N = k))."""
     nodes = loops.grid(tallies[0], tallies[1], here.k, given.n, tl.arange(0, NODES))
     real, imag = loops.product(
         _every(given, here.row, PRODUCT, 1.0, PARTS),

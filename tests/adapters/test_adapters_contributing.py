@@ -1,4 +1,4 @@
-"""The operation that CONTRIBUTING.md declares: its block is right, with and without kernels."""
+"""The operation that CONTRIBUTING.md declares: its block is right, by kernels and by array code."""
 
 import re
 

@@ -71,7 +71,7 @@ class _Recorded(torch.autograd.Function):
         if not operation.keeps_scores:
             known = (*tensors[:arrays], None, *tensors[arrays + 1 :])
         # Saved through autograd, which frees the tensors, runs hooks and detects changes in place.
-        ctx.save_for_backward(*known, *[answers[place] for place in operation.kept])
+        ctx.save_for_backward(*known, *map(answers.__getitem__, operation.kept))
         return answers[0]
 
     @staticmethod
@@ -101,7 +101,7 @@ class _Onward(torch.autograd.Function):
         operation, run, backend, rows, settings, arrays = call
         others, rows = tensors[:arrays], operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *others, *settings)
-        kept = [answers[place] for place in operation.kept]
+        kept = map(answers.__getitem__, operation.kept)
         ctx.save_for_backward(*others, None, *tensors[arrays + 1 :], *kept)
         ctx.call, ctx.count, ctx.dtype = call, len(tensors), tensors[arrays].dtype
         ctx.set_materialize_grads(False)

@@ -42,7 +42,7 @@ GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -170,9 +170,12 @@ site: $(READY)  ## build the documentation as a site, in site/, and check its li
 library: $(READY)  ## compile the CPU kernels for every level of this machine's processor
 	$(BIN)/python -m wheels.library
 
+library-own: $(READY)  ## compile the CPU kernels for this machine's processor alone
+	$(BIN)/python -m wheels.library --own
+
 kernels: $(READY)  ## translate the CPU kernels anew, after a change to them, and compile them
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
-	$(BIN)/python -m wheels.library --own
+	$(MAKE) library-own
 
 clean:  ## remove .venv, caches and all generated files
 	rm -rf .venv .venv-lowest build dist $(addprefix src/kofn/kernels/cpu/kofn.,so dylib dll) site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

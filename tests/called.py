@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -118,21 +117,6 @@ def told(status, error, allowed=(0, 2)):
     assert status in allowed, (status, error)
     lines = [line for line in error.splitlines() if line.strip()]
     assert status == 0 or (len(lines) == 1 and lines[0].startswith("kofn: ")), (status, error)
-
-
-def scores_and_a_table(tmp_path, monkeypatch):
-    """Go to a folder with scores and a table."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    less_to_time(monkeypatch.setattr)
-    rng = np.random.default_rng(0)
-    np.save("x.npy", rng.normal(size=(4, 50)))
-    rows = rng.normal(size=(40, 3)).round(3).tolist()
-    lines = [",".join(map(str, [*row, "yn"[row[0] > 0]])) for row in rows]
-    (folder / "table.csv").write_text("\n".join(["a,b,c,label", *lines, ""]))
-    return folder
 
 
 def tree(folder):

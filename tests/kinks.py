@@ -131,10 +131,13 @@ class Point:
         return found
 
     def nearby(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Slopes at places next to this one, where there is no kink, and which can be."""
-        for seed in range(64):
+        """Slopes at places next to this one, where there is no kink, and which can be.
+
+        First all arguments move, then the scores alone, for whole margins may have to stay whole.
+        """
+        for seed in range(128):
             rng, given = np.random.default_rng(seed), dict(self.given)
-            for name in self.call.learned:
+            for name in self.call.learned if seed < 64 else [self.call.first]:
                 noise = rng.uniform(-NEAR, NEAR, given[name].numel())
                 if seed < 2:  # equal numbers in the order of their indices, or the other
                     noise = np.sort(noise)[:: 1 - 2 * seed].copy()
@@ -245,8 +248,7 @@ def is_documented(
     if "prices" in call.name:  # whole margins leave parts whose prices may differ by anything
         return place in WHOLE_MARGINS
     if "assignment" in call.name:
-        # Whole margins have no derivative; what is at an end of the support, too, is inside.
-        return found == "kink" and (place == "whole numbers" if not margin else slope == 0)
+        return margin and found == "kink" and slope == 0
     # Without a score inside of the support θ is one of many, and nothing moves.
     of_an_end = "threshold" in call.name and name in ("temperature", "costs")
     return (slope == 0 or of_an_end) and is_hard(point, along)

@@ -8,8 +8,8 @@ import support
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
-from kofn.inputs.given import Given
 from kofn.links import table
+from kofn.rows.given import Given
 from kofn.solver import price, threshold
 from kofn.solver.reductions import DENSE
 from support import CAUCHY, Segments

@@ -41,7 +41,7 @@ REPEATED = (
 """Tests; each takes seconds on JAX, and the same lines are compiled for another one."""
 
 EDGES = (
-    *("test_maps_edges", "test_maps_masks", "test_maps_hard", "test_inputs_shapes"),
+    *("test_maps_edges", "test_maps_masks", "test_maps_hard", "test_rows_shapes"),
     *("test_subsets_sampling", "test_subsets_fitting"),
     *("test_distributions", "test_distributions_k_subset", "test_distributions_k_subset_edges"),
     *("test_distributions_plackett_luce", "test_distributions_categorical"),

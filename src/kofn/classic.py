@@ -16,9 +16,9 @@ from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import marked, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import answers
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import ONE, given
-from kofn.inputs.settled import Rows, rows_of
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import ONE, given_for_kernels
+from kofn.rows.settled import Rows, rows_of
 
 __all__ = ["iterative_soft_topk", "ones_and_softmax", "weighted_soft_topk"]
 
@@ -134,7 +134,7 @@ def ones_and_softmax(
 def _apply(
     function: Callable[..., Array], scores: Array, k: int, temperature: Any, dim: int, mask: Any
 ) -> Any:
-    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     k = check_count(k, checked.n)
     with checked.quiet():
         return checked.restored(evaluate(function, rows_of(checked), k=k))

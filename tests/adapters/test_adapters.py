@@ -20,12 +20,12 @@ from kofn.adapters import route
 from kofn.adapters.torch.operators import REGISTERED, register
 from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
-from kofn.inputs.given import given
 from kofn.operations import choice, topk
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
-from kofn.segments.given import segment_given
+from kofn.rows.given import given_for_kernels
+from kofn.rows.segments.given import segment_given
 from kofn.solver.reductions import DENSE
 from places import ROOT
 from ranks import joined
@@ -69,7 +69,7 @@ def bought(x):
 
 
 def single_weights(x, k=2.5, t=0.7):
-    checked = given(x, k, links.logistic, t, -1, None, for_kernels=True, halves=True)
+    checked = given_for_kernels(x, k, links.logistic, t, -1, None, halves=True)
     return route.answer(topk.SINGLE_WEIGHTS, checked)
 
 
@@ -376,7 +376,7 @@ TOY = Operation(
 
 def toy(x, a, k, t, over=None):
     if over is None:
-        checked = given(x, k, links.entmax(1.3), t, -1, None, for_kernels=True)
+        checked = given_for_kernels(x, k, links.entmax(1.3), t, -1, None)
     else:
         options = dict(segment_ids=None, ptr=over, num_segments=None)
         checked = segment_given(x, k, links.entmax(1.3), t, None, **options)
@@ -447,7 +447,7 @@ def test_a_toy_operation_goes_through_every_adapter(way, toy_operators, monkeypa
 
 def test_an_operation_without_a_way_back_has_the_gradient_of_its_array_code():
     x, a = torch.tensor(scores()).requires_grad_(), torch.arange(ROWS * N).reshape(ROWS, N)
-    checked = given(x, 2.5, links.logistic, 1.0, -1, None, for_kernels=True)
+    checked = given_for_kernels(x, 2.5, links.logistic, 1.0, -1, None)
     v = torch.linspace(-1, 1, ROWS).double()
     found = [
         torch.autograd.grad((route.answer(operation, checked, a.double().cos()) * v).sum(), x)[0]

@@ -6,7 +6,7 @@ import torch
 
 from kofn.adapters.shards import choice
 from kofn.adapters.shards import knapsack_choice as shard_knapsack_choice
-from kofn.shards import keys as search
+from kofn.rows.shards import keys as search
 
 
 class OneRank:

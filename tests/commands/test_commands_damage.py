@@ -14,17 +14,13 @@ from called import (
     has,
     names_of,
     run,
-    scores_and_a_table,
     told,
     tree,
 )
 from kofn import soft_topk
 from kofn.commands.apply.partial import Partial
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    return scores_and_a_table(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def damaged(content, number):

@@ -18,7 +18,6 @@ from called import (
     has,
     names_of,
     run,
-    scores_and_a_table,
     target_of,
     told,
     tree,
@@ -27,10 +26,7 @@ from called import (
 from ended import Running, ended
 from kofn.commands import app
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    return scores_and_a_table(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 KINDS = ["file", "link", "link to nothing", "folder", "link to the input"]

@@ -338,8 +338,8 @@ def messages_of_each_answer():
 
 def sums_of_parts():
     """By one message each, of flags too; a derivative sends only what somebody asks for."""
-    from kofn.shards.ranks import ranks_of
-    from kofn.shards.reductions import GroupRows
+    from kofn.rows.shards.ranks import ranks_of
+    from kofn.rows.shards.reductions import GroupRows
 
     over, x = GroupRows(ranks_of((None,), "a test", rows())), rows()
     part, flags = mine(x).clone().requires_grad_(), x > 0
@@ -367,9 +367,9 @@ def an_operation_of_ones_own():
     from kofn.formulas import answers
     from kofn.operations.operation import Operation
     from kofn.operations.signatures import ROWS
-    from kofn.shards import given
-    from kofn.shards.ranks import ranks_of
-    from kofn.shards.reductions import GroupRows
+    from kofn.rows.shards import given
+    from kofn.rows.shards.ranks import ranks_of
+    from kofn.rows.shards.reductions import GroupRows
 
     def variance(rows, over, found):
         p = answers.weights(rows, over, found=found)

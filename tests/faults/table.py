@@ -101,7 +101,7 @@ FAULTS = (
     ),
     Fault(
         "scores of +inf do not come off k",
-        "inputs/settled.py",
+        "rows/settled.py",
         "return k - tops, weight",
         "return k, weight",
         ("test_kernels.py",),
@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "a mask beside scores of half precision is ignored",
-        "inputs/given.py",
+        "rows/given.py",
         "if mask is not None:\n        x = form.xp.where(last_mask",
         "if mask is not None and not half:\n        x = form.xp.where(last_mask",
         ("test_maps_masks.py",),
@@ -137,7 +137,7 @@ FAULTS = (
     # Numbers: types, ranges, digits.
     Fault(
         "a temperature per row may be too small for its dtype",
-        "inputs/given.py",
+        "rows/given.py",
         "clip(t, floor, ceiling), math.nan)",
         "clip(t, 0.0, ceiling), math.nan)",
         ("test_maps_edges.py",),
@@ -147,7 +147,7 @@ FAULTS = (
         "arrays/form.py",
         'self.dtype_name not in ("float32", "float64"):',
         'self.dtype_name not in ("bfloat16", "float32", "float64"):',
-        ("test_kernels_half.py", "test_inputs_shapes.py"),
+        ("test_kernels_half.py", "test_rows_shapes.py"),
     ),
     Fault(
         "the upper tail of a symmetric link is computed as 1 − F",
@@ -212,7 +212,7 @@ FAULTS = (
         "losses/segments.py",
         "over_rows(loss, counted, reduction)",
         "over_rows(loss, None, reduction)",
-        ("test_segments.py",),
+        ("test_rows_segments.py",),
     ),
     Fault(
         "the last entry of each block of a long row is left out",
@@ -223,7 +223,7 @@ FAULTS = (
     ),
     Fault(
         "rows in several processes send a message for each sum",
-        "shards/reductions.py",
+        "rows/shards/reductions.py",
         "found = ranks.sum(torch.stack([one.detach().double() for one in local]))",
         "found = [ranks.sum(one.detach().double()) for one in local]",
         ("test_distributed.py",),

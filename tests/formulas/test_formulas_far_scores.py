@@ -7,6 +7,7 @@ same, and so are the derivatives: those of θ in the scores, and those of the we
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import kofn
+from pairs import pairwise
 from support import ENDLESS, GRADIENT, SYMMETRIC
 
 THIRD = math.log(3)
@@ -54,22 +56,29 @@ def torch_derivatives(x, k, link, dtype, transform):
     return derivative(weights)(count).numpy(), derivative(threshold)(scores).numpy()
 
 
-@pytest.mark.parametrize("transform", ["eager", "jacfwd", "jacrev"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("link", "row"), CASES)
-def test_slopes_keep_the_ratios_that_scores_give_on_torch(link, row, dtype, transform):
+@pairwise(transform=["eager", "jacfwd", "jacrev"], dtype=["float32", "float64"], case=CASES)
+def test_slopes_keep_the_ratios_that_scores_give_on_torch(case, dtype, transform):
+    link, row = case
     x, k, right = expected(link, row)
     in_k, in_x = torch_derivatives(x, k, link, getattr(torch, dtype), transform)
     np.testing.assert_allclose(in_k, right, rtol=GRADIENT["float32"], atol=1e-9)
     np.testing.assert_allclose(in_x, right, rtol=GRADIENT["float32"], atol=1e-9)
 
 
+@cache
+def jax_derivatives(link):
+    """Compiled once for all rows."""
+    in_k = jax.jacfwd(lambda k, x: kofn.soft_topk(x, k, link=link))
+    in_x = jax.grad(lambda x, k: kofn.soft_topk_threshold(x, k, link=link))
+    return jax.jit(in_k), jax.jit(in_x)
+
+
 @pytest.mark.parametrize(("link", "row"), CASES)
 def test_slopes_keep_the_ratios_that_scores_give_on_jax(link, row):
     x, k, right = expected(link, row)
-    scores = jax.numpy.asarray(x, dtype="float32")
-    in_k = jax.jacfwd(lambda k: kofn.soft_topk(scores, k, link=link))(float(k))
-    in_x = jax.grad(lambda x: kofn.soft_topk_threshold(x, k, link=link))(scores)
+    scores, k = jax.numpy.asarray(x, dtype="float32"), jax.numpy.float32(k)
+    of_k, of_x = jax_derivatives(link)
+    in_k, in_x = of_k(k, scores), of_x(scores, k)
     np.testing.assert_allclose(in_k, right, rtol=GRADIENT["float32"], atol=1e-9)
     np.testing.assert_allclose(in_x, right, rtol=GRADIENT["float32"], atol=1e-9)
 

@@ -1,13 +1,13 @@
 """Cotangents in closed form, and those that a GPU takes in their place."""
 
-import pytest
 import torch
 
 from kofn.formulas import pullbacks
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.links import table
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 from kofn.solver.threshold import solve
+from pairs import pairwise
 from support import LINKS
 
 ROWS = torch.tensor(
@@ -23,9 +23,11 @@ ROWS = torch.tensor(
 )
 
 
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
-@pytest.mark.parametrize("k", [0.0, 1.0, 2.5, 3.0, 6.0])
-@pytest.mark.parametrize("link", [one for one in LINKS if one != "exponential"])
+@pairwise(
+    scale=[1.0, 30.0, 1e4],
+    k=[0.0, 1.0, 2.5, 3.0, 6.0],
+    link=[one for one in LINKS if one != "exponential"],
+)
 def test_what_a_gpu_takes_for_thresholds(link, k, scale):
     """Against array code in float64, at the same θ."""
     link, count = table.TABLE[link].inner, len(ROWS)

@@ -6,6 +6,7 @@ import pytest
 import kofn
 from kofn.formulas import total
 from kofn.solver.reductions import DENSE
+from pairs import pairwise
 from support import LINKS, TOTAL, TOTAL_BOUND, Framework, full_but
 
 POWERS = [kofn.links.entmax(alpha) for alpha in (1.1, 1.2, 1.3, 1.7, 3.0)]
@@ -28,16 +29,16 @@ def missed(p, k):
     return np.max(np.abs(p.astype(np.float64).sum(-1) - k) / k)
 
 
-@pytest.mark.parametrize("link", [*LINKS, *POWERS], ids=str)
-@pytest.mark.parametrize("n", [64, 1000, 9001])
-@pytest.mark.parametrize(
-    ("name", "kernels"),
-    [
+@pairwise(
+    way=[
         *(("numpy", "on"), ("torch", "on"), ("torch", "reference")),
-        pytest.param("numpy", "reference", marks=pytest.mark.full),
+        pytest.param(("numpy", "reference"), marks=pytest.mark.full),
     ],
+    n=[64, 1000, 9001],
+    link=[*LINKS, *POWERS],
 )
-def test_equal_scores_do_not_add_up_their_rounding(name, kernels, link, n, rng, monkeypatch):
+def test_equal_scores_do_not_add_up_their_rounding(way, link, n, rng, monkeypatch):
+    name, kernels = way
     monkeypatch.setenv("KOFN_KERNELS", kernels)
     framework = Framework(name)
     x, k = rows(n, 40 if n < 2000 else 4, rng)

@@ -9,6 +9,7 @@ from kofn.kernels import contract
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
+from pairs import pairwise
 from support import (
     GRADIENT,
     LINKS,
@@ -66,9 +67,7 @@ def test_the_links_that_are_served():
     assert set(LINKS) <= set(SERVED)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("link", SERVED + POWERS, ids=str)
-@pytest.mark.parametrize("n", [1, 7, 1000, 9001])
+@pairwise(n=[1, 7, 1000, 9001], dtype=["float32", "float64"], link=SERVED + POWERS)
 def test_weights_and_cotangents_are_the_reference(link, dtype, n, reference, rng):
     count = 6
     for spread in (0.0, 0.3, 3.0, 12.0):
@@ -323,9 +322,7 @@ def test_a_link_of_ones_own_is_never_taken_for_a_built_in():
     assert contract.kind_of(cauchy) is None
 
 
-@pytest.mark.parametrize("link", SERVED + POWERS, ids=str)
-@pytest.mark.parametrize("hidden", [-1e8, -1e9, -1e12])
-@pytest.mark.parametrize("t", [0.3, 0.05, 1e-3])
+@pairwise(t=[0.3, 0.05, 1e-3], hidden=[-1e8, -1e9, -1e12], link=SERVED + POWERS)
 def test_additive_masks_do_no_harm_at_a_low_temperature(link, hidden, t, rng):
     """Between such a mask and the scores float32 has numbers hundreds of temperatures apart."""
     x = (5 * rng.standard_normal((200, 64))).astype(np.float32)

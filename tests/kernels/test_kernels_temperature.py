@@ -10,9 +10,10 @@ from kofn import fenchel_young_loss, log_soft_topk, soft_topk
 from kofn.kernels import contract
 from kofn.kernels.cpu.rows.layout import KNOWS_OMEGA
 from kofn.losses import topk_loss
-from support import ENDLESS, GRADIENT, INNER, every_link
+from pairs import pairwise
+from support import ENDLESS, GRADIENT, INNER, LINKS
 
-spreads = pytest.mark.parametrize("spread", [1.0, 0.01, 1e-3, 1e-4])
+SPREADS = [1.0, 0.01, 1e-3, 1e-4]
 
 
 def rows_of(spread, n):
@@ -33,9 +34,7 @@ def assert_close(found, wanted):
     assert float((found - wanted).norm() / wanted.norm()) <= GRADIENT["float32"] / 2
 
 
-@every_link
-@pytest.mark.parametrize("n", [100, 1000, 9001])
-@pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
+@pairwise(spread=[1.0, 0.01, 1e-4], n=[100, 1000, 9001], link=LINKS)
 def test_rounding_of_the_mean_cotangent_does_not_reach_it(kernels_on, link, n, spread):
     """What is left of Σu = 0 would be multiplied by z, which is far from 0 where k/n is small."""
 
@@ -46,9 +45,8 @@ def test_rounding_of_the_mean_cotangent_does_not_reach_it(kernels_on, link, n, s
     assert_close(gradient(weighed, x), gradient(weighed, x.double()))
 
 
-@pytest.mark.parametrize("link", ENDLESS)  # a log has no bound next to an end
-@spreads
-@pytest.mark.parametrize("n", [100, 1000])
+# A log has no bound next to an end.
+@pairwise(n=[100, 1000], spread=SPREADS, link=ENDLESS)
 def test_nor_does_that_of_the_mean_slope_of_logarithms(kernels_on, link, spread, n):
     def weighed(x, t):
         return log_soft_topk(x, 3, link=link, temperature=t) * v.to(x.dtype)
@@ -57,10 +55,7 @@ def test_nor_does_that_of_the_mean_slope_of_logarithms(kernels_on, link, spread,
     assert_close(gradient(weighed, x, 5.0), gradient(weighed, x.double(), 5.0))
 
 
-@every_link
-@spreads
-@pytest.mark.parametrize("n", [100, 1000])
-@pytest.mark.parametrize("kind", ["hot", "label", "soft"])
+@pairwise(kind=["hot", "label", "soft"], n=[100, 1000], spread=SPREADS, link=LINKS)
 def test_nor_does_that_of_weights_reach_losses(kernels_on, link, spread, n, kind):
     """Σp is k up to rounding, which z would multiply."""
 

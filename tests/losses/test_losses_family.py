@@ -49,7 +49,7 @@ def loss_of(name):
 
 
 def test_the_table_is_complete():
-    # The rows of segment_topk_loss are ragged: test_segments.py has its tests.
+    # The rows of segment_topk_loss are ragged: test_rows_segments.py has its tests.
     assert {*LOSSES, "segment_topk_loss"} == set(losses.__all__), "each loss needs a row in LOSSES"
 
 

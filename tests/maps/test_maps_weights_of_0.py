@@ -10,6 +10,7 @@ import kofn
 from calls import CALLS, array_of, surroundings
 from kofn import classic, links
 from kofn.links import table
+from pairs import pairwise
 from support import LINKS, Framework, with_gradients
 
 INF = np.inf
@@ -111,14 +112,14 @@ FUNCTIONS = {
 STEEP = links.entmax(3.0)  # whose slope is infinite next to a weight of 0
 
 
-@pytest.mark.parametrize(
-    ("name", "again"),
-    [("torch", False), ("torch", True), pytest.param("jax", False, marks=pytest.mark.full)],
+@pairwise(
+    way=[("torch", False), ("torch", True), pytest.param(("jax", False), marks=pytest.mark.full)],
+    function=FUNCTIONS,
+    link=[*(table.TABLE[each] for each in LINKS), STEEP],
 )
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("link", [*(table.TABLE[each] for each in LINKS), STEEP], ids=str)
-def test_a_weight_of_0_may_carry_any_cotangent(name, function, link, again, rng):
+def test_a_weight_of_0_may_carry_any_cotangent(way, function, link, rng):
     """As kernels have it; `again` where autograd differentiates the way back, in array code."""
+    name, again = way
     call, of = FUNCTIONS[function], lambda value: array_of(name, value)
     for x in ROWS.values():
         arguments = [of(np.array(each)) for each in (x, 1.0, 1.5)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kofn import losses
+from pairs import pairwise
 from support import LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")  # array code keeps what its steps need
@@ -91,9 +92,7 @@ def test_what_losses_keep(name):
     assert kept(lambda x: LOSSES[name](x, temperature=row), x) > most
 
 
-@each
-@pytest.mark.parametrize("spread", [1e-3, 1.5, 30.0, 1e3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pairwise(dtype=[torch.float32, torch.float64], spread=[1e-3, 1.5, 30.0, 1e3], name=LOSSES)
 def test_second_derivatives_are_those_of_the_array_code(name, spread, dtype):
     x = scores(spread, dtype)
     x[1, 4:6], x[2] = -torch.inf, (x[2] / spread).round() * spread  # masks and ties

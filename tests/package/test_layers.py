@@ -73,15 +73,15 @@ def test_few_files_stand_outside_of_a_room():
     ("line", "error"),
     [
         ("from kofn.maps.topk import soft_topk", AssertionError),
-        ("def f():\n    from kofn.inputs import given", AssertionError),
-        ("from importlib import import_module; import_module('kofn.inputs.given')", AssertionError),
+        ("def f():\n    from kofn.rows import given", AssertionError),
+        ("from importlib import import_module; import_module('kofn.rows.given')", AssertionError),
         ("from . import table", AssertionError),
         ("from kofn.links import table", None),
     ],
 )
 def test_the_check_sees_an_import_that_goes_up(tmp_path, line, error):
     root = tmp_path / "kofn"
-    files = {"links/table.py": "", "links/link.py": line, "inputs/given.py": "", "maps/topk.py": ""}
+    files = {"links/table.py": "", "links/link.py": line, "rows/given.py": "", "maps/topk.py": ""}
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -128,7 +128,7 @@ INNER = {room for room in LEVEL if LEVEL["solver"] <= LEVEL[room] < LEVEL["maps"
 INNER |= {"streaming", "subsets"}
 LOOKS_INTO = {
     "commands": {"kernels", "streaming"},
-    "distributed": {"adapters", "formulas", "operations", "shards"},
+    "distributed": {"adapters", "formulas", "operations", "rows"},
     "distributions": {"subsets"},
 }
 

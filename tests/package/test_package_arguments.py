@@ -76,7 +76,7 @@ def functions():
     for module in (kofn, losses, metrics, classic, projections):
         for name in module.__all__:
             found = getattr(module, name)
-            # Segments have tests of their own (test_segments.py).
+            # Segments have tests of their own (test_rows_segments.py).
             if inspect.isfunction(found) and "segment" not in name and name != "normal_rsample":
                 yield pytest.param(found, id=f"{module.__name__}.{name}")
 

@@ -61,7 +61,7 @@ def places(call, given, along):
         yield name, P(*spec)
 
 
-def check(call, along):
+def check(call, ways):
     """Say what is wrong with a call on a mesh."""
     given = dict(call.arguments)
     if "segments" not in call.together:  # those have ten entries
@@ -85,32 +85,32 @@ def check(call, along):
     functions = [values, slopes] if learned else [values]
     wanted = [jax.jit(f)(learned, others) for f in functions]
     mesh = jax.make_mesh((2,), ("a",), axis_types=(AxisType.Explicit,))
-    spots = dict(places(call, given, along))
-    learned, others = (
-        {name: jax.device_put(x, NamedSharding(mesh, spots[name])) for name, x in part.items()}
-        for part in (learned, others)
-    )
-    for f, expected in zip(functions, wanted, strict=True):
-        try:
-            with jax.set_mesh(mesh):
-                found = jax.jit(f)(learned, others)
-        except Exception as error:
-            named = "is divided by an explicit mesh" in str(error)
-            if named and any(name in call.name for name in REFUSED):
+    for along in ways:
+        spots = dict(places(call, given, along))
+        parts = [
+            {name: jax.device_put(x, NamedSharding(mesh, spots[name])) for name, x in part.items()}
+            for part in (learned, others)
+        ]
+        for f, expected in zip(functions, wanted, strict=True):
+            try:
+                with jax.set_mesh(mesh):
+                    found = jax.jit(f)(*parts)
+            except Exception as error:
+                named = "is divided by an explicit mesh" in str(error)
+                if named and any(name in call.name for name in REFUSED):
+                    continue
+                print(call.name, along, f.__name__, type(error).__name__, str(error)[:300])
                 continue
-            print(call.name, along, f.__name__, type(error).__name__, str(error)[:300])
-            continue
-        for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-            if not np.allclose(ours, theirs, 1e-6, 1e-9, equal_nan=True):
-                print(call.name, along, f.__name__, "is", ours, "not", theirs)
+            for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+                if not np.allclose(ours, theirs, 1e-6, 1e-9, equal_nan=True):
+                    print(call.name, along, f.__name__, "is", ours, "not", theirs)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     for each in calls(sys.argv[1]):
         if re.fullmatch(sys.argv[1], each.name):
-            for along in WAYS[2 * (each.name == PLAIN) :]:
-                check(each, along)
+            check(each, WAYS[2 * (each.name == PLAIN) :])
     print("done", flush=True)
 
 

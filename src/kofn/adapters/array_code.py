@@ -11,10 +11,10 @@ from typing import Any
 from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows, rows_of
 from kofn.operations.operation import ENTRY, Operation
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 

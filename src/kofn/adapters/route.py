@@ -2,7 +2,7 @@
 primitive, or array code.
 
 `rows` are the checked arguments of a map (`Given`), or whatever else the signature of an operation
-says, such as an array alone. Array code settles them (`inputs/settled.py`) when it begins.
+says, such as an array alone. Array code settles them (`rows/settled.py`) when it begins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, framework, is_torch
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import choice
-from kofn.inputs.given import Given
 from kofn.operations.choice import HARD
 from kofn.operations.operation import Operation
+from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kofn.arrays.kinds import Array
-from kofn.inputs.given import Given
 from kofn.operations.operation import ENTRY, WIDE, Operation
-from kofn.segments.blocks import by_blocks
+from kofn.rows.given import Given
+from kofn.rows.segments.blocks import by_blocks
 
 PER_ENTRY = (ENTRY, WIDE)
 

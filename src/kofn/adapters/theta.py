@@ -6,10 +6,10 @@ from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_jax, is_torch
-from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.operations import by_kernel
 from kofn.operations.price import solved
+from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve

@@ -11,8 +11,6 @@ from kofn.arrays.kinds import Array, adopt, cast, deleted, namespace
 from kofn.arrays.operations import arange, as_numbers
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import layout_of, link_of, outside_of_graphs
-from kofn.inputs.given import ONE
-from kofn.inputs.integral import require_integral
 from kofn.losses.reduced import of_counted, over_rows
 from kofn.losses.targets import (
     Target,
@@ -28,6 +26,8 @@ from kofn.losses.targets import (
     weighted,
 )
 from kofn.operations.losses import LIKELIHOOD, PLAIN_LOSS, SMOOTHED_LIKELIHOOD
+from kofn.rows.given import ONE
+from kofn.rows.integral import require_integral
 from kofn.solver.reductions import Reductions, wide_sums_of
 
 

@@ -12,12 +12,12 @@ from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas import choice
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
-from kofn.shards.jax_axis import axis_rows, given_on_axes
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
+from kofn.rows.shards.jax_axis import axis_rows, given_on_axes
 
 
 class OnAxes(Layout):

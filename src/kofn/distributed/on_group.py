@@ -14,10 +14,10 @@ from kofn.arrays.form import Form
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
 from kofn.operations.operation import Operation
-from kofn.shards.given import Shards, form_of_shard, require_eager, shards
-from kofn.shards.header import Arguments, agree
-from kofn.shards.ranks import ranks_of
-from kofn.shards.reductions import GroupRows
+from kofn.rows.shards.given import Shards, form_of_shard, require_eager, shards
+from kofn.rows.shards.header import Arguments, agree
+from kofn.rows.shards.ranks import ranks_of
+from kofn.rows.shards.reductions import GroupRows
 
 
 class OnGroup(Layout):

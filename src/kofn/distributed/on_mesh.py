@@ -20,8 +20,8 @@ from kofn.arrays.form import Form
 from kofn.distributed.layout import SCORES, Scores
 from kofn.distributed.on_group import OnGroup
 from kofn.links import Link
-from kofn.shards.header import Arguments, agree
-from kofn.shards.ranks import ranks_of
+from kofn.rows.shards.header import Arguments, agree
+from kofn.rows.shards.ranks import ranks_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -25,12 +25,12 @@ from kofn.arrays.typing import ArrayT
 from kofn.distributed.layout import Layout, Scores
 from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
 from kofn.formulas.choice import order_by_states
-from kofn.inputs.given import last_mask
 from kofn.maps.ordered import largest as of_whole_rows
 from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
 from kofn.maps.ordered.quantiles import of_dense
 from kofn.operations.topk import THETA
+from kofn.rows.given import last_mask
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group

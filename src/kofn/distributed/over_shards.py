@@ -13,10 +13,10 @@ from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import framework, is_jax, quiet_for
 from kofn.arrays.without_onnx import refuse
 from kofn.distributed.layout import SCORES, Layout, Scores
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation
+from kofn.rows.integral import require_integral
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

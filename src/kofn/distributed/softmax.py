@@ -9,10 +9,10 @@ from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
 from kofn.distributed.over_shards import AxisName, Map, over_shards
-from kofn.inputs.given import ONE
 from kofn.maps import softmax as whole
 from kofn.maps import topk
 from kofn.operations.topk import SOFTMAX, WEIGHTS
+from kofn.rows.given import ONE
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group

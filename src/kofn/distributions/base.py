@@ -24,7 +24,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.enumeration import ENUMERATE_UP_TO, every_choice
-from kofn.inputs.given import without_deleted
+from kofn.rows.given import without_deleted
 
 
 class Distribution(ABC, Generic[ArrayT]):

@@ -24,8 +24,8 @@ from kofn.arrays.random import gumbel
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
 from kofn.distributions.categorical import logits_of
-from kofn.inputs.given import temperature_of, without_deleted
 from kofn.links.safe_math import softplus
+from kofn.rows.given import temperature_of, without_deleted
 
 __all__ = ["Bernoulli"]
 

@@ -37,9 +37,9 @@ from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import Discrete, OverRows
-from kofn.inputs.compiled import whole
-from kofn.inputs.given import Given, given
 from kofn.maps.topk import hard_topk, soft_topk
+from kofn.rows.compiled import whole
+from kofn.rows.given import Given, given
 from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
 
 __all__ = ["KSubset"]

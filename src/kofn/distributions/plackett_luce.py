@@ -13,9 +13,9 @@ from kofn.arrays.operations import arange, marked, take_along_last, top_indices
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributions.base import OverRows
-from kofn.inputs.compiled import whole
 from kofn.links import Link
 from kofn.maps.topk import soft_topk
+from kofn.rows.compiled import whole
 
 __all__ = ["PlackettLuce"]
 

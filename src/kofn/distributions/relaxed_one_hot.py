@@ -12,7 +12,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import OverRows
 from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
-from kofn.inputs.given import temperature_of
+from kofn.rows.given import temperature_of
 
 __all__ = ["RelaxedOneHot"]
 

@@ -21,7 +21,7 @@ from kofn.arrays.kinds import Array, cast, namespace, scalar
 from kofn.formulas.implicit import Placed, distances, place, reached
 from kofn.formulas.root import Equation, over_argument
 from kofn.formulas.total import mended
-from kofn.inputs.settled import Rows
+from kofn.rows.settled import Rows
 from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions, is_in_parts, wide_sums_of
 

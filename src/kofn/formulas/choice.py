@@ -31,15 +31,15 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
-from kofn.inputs.given import NUMBERS, Given
 from kofn.kernels.contract import SMALLEST
+from kofn.rows.given import NUMBERS, Given
 from kofn.solver.reductions import DENSE, Reductions
 
 
 def hard(given: Given, k: Any) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, a number or an array."""
     if given.over is not DENSE:
-        from kofn.segments.choice import hard as of_segments
+        from kofn.rows.segments.choice import hard as of_segments
 
         return of_segments(given)
     x, whole = stop_gradient(given.wide().scores), whole_of(k)

@@ -31,8 +31,8 @@ from kofn.arrays.operations import in_parts
 from kofn.arrays.typing import Number
 from kofn.formulas.pivot import pivot_of
 from kofn.formulas.root import Equation, Terms, capped, moved, over_argument, root
-from kofn.inputs.settled import Rows
 from kofn.links.link import Link
+from kofn.rows.settled import Rows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import far, split
 from kofn.solver.plateau import at_end
@@ -78,70 +78,82 @@ def place(
 
     The pivot is θ unless T has a gradient, or `pivoted`.
     """
-    xp = namespace(rows.scores)
-    expand = over.expand
-    x, live, k, t, costs = rows.scores, rows.live, rows.k, rows.temperature, rows.costs
-    link, fixed_link = rows.link.map_alpha(expand), rows.link.map_alpha(stop_gradient)
-    fixed_x, fixed_k, fixed_t = map(stop_gradient, (x, k, t))
-    hi, lo, *others = found
-    none, every = hi == math.inf, hi == -math.inf
-    has_nan = xp.isnan(hi)
-    settled = none | every | has_nan
-    hi = xp.where(settled, 0.0, hi)
-    if costs is None:
-        if fixed_link.capped is not False and not sends(over):  # the search by messages has moved θ
-            hi, lo = at_end(
-                fixed_x, fixed_k, fixed_t, fixed_link, hi, xp.where(settled, 0.0, lo), over
-            )
-        z = ((fixed_x - expand(hi)) - expand(lo)) / expand(fixed_t)
-        # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
-        still, open_ = expand(none | every), live
-    else:
-        away, unit = others
-        lo, z = xp.where(settled, 0.0, lo), xp.where(live, away, 0.0) / expand(fixed_t)
-        still = expand(settled) & (stop_gradient(costs) > 0)
-        still, open_ = still | expand(has_nan), live & ~still
-        # What a row has settled gets no gradient; a budget may be infinite there.
-        costs, k = costs / expand(unit), xp.where(settled, 0.0, k) / unit
-
+    xp, expand, hi = namespace(rows.scores), over.expand, found[0]
+    x, t, link = rows.scores, rows.temperature, rows.link.map_alpha(over.expand)
+    none, every, has_nan = hi == math.inf, hi == -math.inf, xp.isnan(hi)
+    flags = none, every, has_nan, none | every | has_nan
+    moving = _dense if rows.costs is None else _costed
+    z, distance, theta, pivot, shift, outside, open_, k, costs = moving(
+        rows, over, found, flags, pivoted or has_gradients(t)
+    )
     # z may overflow where x does not (finfo.min/0.5).
     limit = far(xp.finfo(x.dtype))
-    outside = ~live | _constant_tail(fixed_link.map_alpha(expand), z, expand(fixed_t)) | still
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
-    pivot, shift = hi if costs is None else hi + lo, xp.zeros_like(lo)
-    if pivoted or has_gradients(t):
-        pivot, shift = pivot_of(
-            fixed_link.map_alpha(expand), z, ~outside, hi, lo, fixed_t, over, costs
-        )
-        if costs is None:
-            outside = outside | xp.isinf(fixed_x - expand(pivot))
-    if costs is None:
-        distance = nan_where(xp.where(outside, expand(pivot), x) - expand(pivot), expand(has_nan))
-    else:
-        distance = _moving_distance(rows, costs, pivot, outside, over)
     z = xp.where(outside, 0.0, z)
-
-    delta = zeros_of(lo)
+    delta = zeros_of(theta)
     correction: Any = 0.0
     # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.static_and_array_alpha()
     lever = None if costs is None else shift
     if has_gradients(x, k, t, alpha, costs):
         equation = Equation(link.id, number)
-        moving = nan_where(k, has_nan)
-        constants = outside, beyond, open_, fixed_x, over_argument(over)
-        terms = Terms(z, distance, t, moving, alpha, *constants, costs, lever)
+        constants = outside, beyond, open_, stop_gradient(x), over_argument(over)
+        terms = Terms(z, distance, t, nan_where(k, has_nan), alpha, *constants, costs, lever)
         delta = nan_where(root(equation, delta, terms), has_nan)
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
-    upper, _, _ = split(link, stop_gradient(z), live)
-    change = delta - rows.link.edge if costs is None else delta
-    theta = hi + lo + (t - fixed_t) * shift + t * change
-    theta = theta if costs is None else theta / unit
-    flags = none, every, has_nan, settled
-    return Placed(
-        link, z, upper, theta, *flags, correction, outside, pivot, shift, over, open_, k, costs
-    )
+    upper, _, _ = split(link, stop_gradient(z), rows.live)
+    theta = theta + (t - stop_gradient(t)) * shift
+    edge = rows.link.edge
+    theta = theta + t * (delta - edge) if costs is None else (theta + t * delta) / found[-1]
+    rest = outside, pivot, shift, over, open_, k, costs
+    return Placed(link, z, upper, theta, *flags, correction, *rest)
+
+
+def _dense(
+    rows: Rows, over: Reductions, found: tuple[Array, ...], flags: tuple[Array, ...], pivoted: bool
+) -> tuple[Any, ...]:
+    """Return z, x less the pivot, θ, the pivot and its shift, `outside`, `open`, k and the costs.
+
+    All but the second and k are constants.
+    """
+    xp, expand = namespace(rows.scores), over.expand
+    x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
+    (none, every, has_nan, settled), link = flags, rows.link.map_alpha(stop_gradient)
+    hi, lo = xp.where(settled, 0.0, found[0]), found[1]
+    if link.capped is not False and not sends(over):  # the search by messages has moved θ
+        hi, lo = at_end(x, k, t, link, hi, xp.where(settled, 0.0, lo), over)
+    z = ((x - expand(hi)) - expand(lo)) / expand(t)
+    # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
+    link = link.map_alpha(expand)
+    outside = ~rows.live | _constant_tail(link, z, expand(t)) | expand(none | every)
+    pivot, shift = hi, xp.zeros_like(lo)
+    if pivoted:
+        pivot, shift = pivot_of(link, z, ~outside, hi, lo, t, over)
+        outside = outside | xp.isinf(x - expand(pivot))
+    at = expand(pivot)
+    distance = nan_where(xp.where(outside, at, rows.scores) - at, expand(has_nan))
+    return z, distance, hi + lo, pivot, shift, outside, rows.live, rows.k, None
+
+
+def _costed(
+    rows: Rows, over: Reductions, found: tuple[Array, ...], flags: tuple[Array, ...], pivoted: bool
+) -> tuple[Any, ...]:
+    """Return the same as `_dense`, with derivatives in the costs, too."""
+    xp, expand, live = namespace(rows.scores), over.expand, rows.live
+    (*_, has_nan, settled), link = flags, rows.link.map_alpha(stop_gradient).map_alpha(expand)
+    t, (hi, lo, away, unit) = stop_gradient(rows.temperature), found
+    hi, lo = xp.where(settled, 0.0, hi), xp.where(settled, 0.0, lo)
+    z = xp.where(live, away, 0.0) / expand(t)
+    still = expand(settled) & (stop_gradient(rows.costs) > 0)
+    # What a row has settled gets no gradient; a budget may be infinite there.
+    costs, k = rows.costs / expand(unit), xp.where(settled, 0.0, rows.k) / unit
+    outside = ~live | _constant_tail(link, z, expand(t)) | still | expand(has_nan)
+    pivot, shift = hi + lo, xp.zeros_like(lo)
+    if pivoted:
+        pivot, shift = pivot_of(link, z, ~outside, hi, lo, t, over, costs)
+    distance = _moving_distance(rows, costs, pivot, outside, over)
+    return z, distance, hi + lo, pivot, shift, outside, live & ~still, k, costs
 
 
 def _moving_distance(

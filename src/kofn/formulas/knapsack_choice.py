@@ -18,8 +18,8 @@ from kofn.arrays.operations import (
     top_indices,
     with_undivided_rows,
 )
-from kofn.inputs.given import Given, with_costs
-from kofn.inputs.settled import rows_of
+from kofn.rows.given import Given, with_costs
+from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -19,8 +19,8 @@ from kofn.arrays.kinds import (
 from kofn.formulas import answers, implicit
 from kofn.formulas.pivot import pivot_at
 from kofn.formulas.root import slope_shares
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows
 from kofn.solver.equation import far, least_weight
 from kofn.solver.plateau import Entries, balance
 from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_of

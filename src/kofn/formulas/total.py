@@ -12,7 +12,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import barrier, only_if
 from kofn.arrays.kinds import Array, dtype_name, namespace
 from kofn.formulas.implicit import Placed
-from kofn.inputs.settled import Rows
+from kofn.rows.settled import Rows
 from kofn.solver.reductions import Reductions, sums_of
 
 MISSED = {"float32": 2.5 * 2.0**-23, "float64": 5e-14}

@@ -9,15 +9,15 @@ from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given
-from kofn.inputs.integral import require_integral
-from kofn.inputs.settled import rows_of
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import LOSS, PLAIN_LOSS
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.integral import require_integral
+from kofn.rows.settled import rows_of
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 

@@ -18,13 +18,13 @@ from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
 from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
-from kofn.inputs.given import Given
 from kofn.links.link import Link, by_id
 from kofn.losses.targets import Target, nan_if_out_of_range, weighted
 from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
 from kofn.operations.truncated import TRUNCATED_LOSS
+from kofn.rows.given import Given
 
 if TYPE_CHECKING:
     from torch import Tensor

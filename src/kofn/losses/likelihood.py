@@ -12,7 +12,6 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
-from kofn.inputs.given import Given, without_deleted
 from kofn.links import Link, table
 from kofn.losses import labels as of_labels
 from kofn.losses.fenchel_young import cross_entropy
@@ -22,6 +21,7 @@ from kofn.maps.softmax_variants import check_support
 from kofn.operations import truncated
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.topk import wide_weights
+from kofn.rows.given import Given, without_deleted
 
 __all__ = [
     "accuracy_loss",

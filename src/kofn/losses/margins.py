@@ -20,9 +20,9 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import of_places, replaced_along_last, take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
-from kofn.inputs.given import without_deleted
 from kofn.losses.fenchel_young import softmax_loss
 from kofn.losses.targets import Target, prepared
+from kofn.rows.given import without_deleted
 
 __all__ = ["am_softmax", "arcface"]
 

@@ -10,13 +10,13 @@ from kofn.arrays.checks import check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, namespace
 from kofn.arrays.operations import as_numbers
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
-from kofn.inputs.given import Given
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.losses.reduced import bars, constant_where, over_rows
 from kofn.losses.targets import check_reduction
 from kofn.operations.losses import LOSS, PLAIN_LOSS, with_number
-from kofn.segments.given import segment_given
+from kofn.rows.given import Given
+from kofn.rows.integral import require_integral
+from kofn.rows.segments.given import segment_given
 
 __all__ = ["segment_topk_loss"]
 

@@ -30,8 +30,8 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import arange, as_numbers, at_labels, divided_as, of_places
 from kofn.arrays.tracing import at_hand, is_at_hand
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, Given, given
 from kofn.links import Link
+from kofn.rows.given import ONE, Given, given_for_kernels
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -118,10 +118,10 @@ def prepared(
 ) -> tuple[Given, Target]:
     """Check the arguments of a loss; return rows with k = 1, and their target.
 
-    `halves` is as for `given`; label smoothing needs scores in the compute dtype.
+    `halves` is as for `given_for_kernels`; label smoothing needs scores in the compute dtype.
     """
     check_reduction(reduction)
-    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True, halves=halves)
+    checked = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=halves)
     with checked.quiet():
         labels = _target_of(target, scores, checked, **options)
         return checked if labels.behind is None else checked.wide(), labels

@@ -21,10 +21,10 @@ from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, is_torch, move_axis, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import HALF_TYPES, Given, given
 from kofn.links import Link, table
 from kofn.operations.choice import LARGEST
 from kofn.operations.topk import wide_weights
+from kofn.rows.given import HALF_TYPES, Given, given_for_kernels
 
 __all__ = ["topk_gates"]
 
@@ -81,7 +81,7 @@ def topk_gates(
     """
     k = _count(k, normalize)
     link = table.resolve(link)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
+    checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     form: Form[ArrayT] = checked.form
     with form.quiet():
         wide = checked.wide()

@@ -11,8 +11,8 @@ from kofn.arrays.form import form_of
 from kofn.arrays.kinds import Array, cast, default_float, dtype_name, framework
 from kofn.arrays.operations import arange, comparable, put_along_last
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import given, last_mask
 from kofn.operations.choice import FIRST, FIRST_OF_MASKED, way_of
+from kofn.rows.given import given, last_mask
 
 
 def has_integers(scores: Any) -> bool:

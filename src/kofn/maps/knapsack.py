@@ -10,10 +10,10 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import Given, given
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
+from kofn.rows.given import Given, given_for_kernels
+from kofn.rows.integral import require_integral
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 
@@ -183,8 +183,7 @@ def _of(
     entries: bool = False,
 ) -> Any:
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
-    own = dict(costs=costs, for_kernels=True)
-    checked = given(scores, budget, link, temperature, dim, mask, **own)
+    checked = given_for_kernels(scores, budget, link, temperature, dim, mask, costs=costs)
     with checked.quiet():
         answer = function(checked)
     return checked.restored(answer) if entries else answer

@@ -6,9 +6,9 @@ from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import ONE, given
 from kofn.links import Link, table
 from kofn.operations.logarithms import LOG_WEIGHTS
+from kofn.rows.given import ONE, given_for_kernels
 
 __all__ = ["log_entmax", "log_soft_topk"]
 
@@ -53,7 +53,7 @@ def log_soft_topk(
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
     link = table.resolve(link)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
+    checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.quiet():
         return checked.restored(route.answer(LOG_WEIGHTS, checked))
 

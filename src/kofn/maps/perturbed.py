@@ -9,13 +9,13 @@ from kofn import links
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, NoiseName
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import ONE, given
-from kofn.inputs.settled import rows_of
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
 from kofn.maps.argmax import weights as argmax_weights
 from kofn.maps.softmax import softmax
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import ONE, given_for_kernels
+from kofn.rows.settled import rows_of
 
 __all__ = ["perturbed_argmax"]
 
@@ -93,7 +93,7 @@ def perturbed_argmax(
         ends = tuple((z, 1.0) for z in places)
     if noise == GUMBEL:
         return softmax(scores, temperature=temperature, dim=dim, mask=mask)
-    checked = given(scores, ONE, link, temperature, dim, mask, for_kernels=True)
+    checked = given_for_kernels(scores, ONE, link, temperature, dim, mask)
     with checked.quiet():
         # Its parameter stays a number: it determines the support of the noise.
         rows = rows_of(checked)._replace(link=link.inner)

@@ -9,11 +9,11 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.topk import chosen, hard_weights_of
 from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
-from kofn.segments.given import segment_given
+from kofn.rows.integral import require_integral
+from kofn.rows.segments.given import segment_given
 
 __all__ = [
     "segment_entmax",

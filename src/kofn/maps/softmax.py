@@ -9,9 +9,9 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast_like, deleted
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, Given, given
 from kofn.maps.topk import soft_topk
 from kofn.operations.topk import SOFTMAX
+from kofn.rows.given import ONE, Given, given_for_kernels
 
 
 def softmax(
@@ -49,9 +49,7 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
-    checked = given(
-        scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True, halves=True
-    )
+    checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)
     with checked.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)

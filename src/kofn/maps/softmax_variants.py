@@ -9,10 +9,10 @@ from kofn.adapters import route
 from kofn.arrays.checks import check_integer, check_number
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import ONE, given
 from kofn.maps import taylor
 from kofn.maps.taylor_zeros import MOST
 from kofn.operations.truncated import TRUNCATED
+from kofn.rows.given import ONE, given_for_kernels
 
 __all__ = ["sparse_softmax", "taylor_softmax"]
 
@@ -62,7 +62,7 @@ def taylor_softmax(
             "scores far below 0, and a weight must not be"
         )
     check_integer("order", order, allowed, 2, MOST)
-    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     with checked.quiet():
         return checked.restored(taylor.weights(checked, order))
 
@@ -106,7 +106,7 @@ def sparse_softmax(
         >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), p=0.9).round(3)
         array([0.665, 0.245, 0.09 , 0.   ])
     """
-    checked = given(scores, ONE, links.exponential, temperature, dim, mask, for_kernels=True)
+    checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     check_support(k, p, checked.n)
     with checked.quiet():
         return checked.restored(route.answer(TRUNCATED, checked, settings=(k, p)))

@@ -9,12 +9,12 @@ from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows, rows_of
 from kofn.maps.taylor_zeros import Zeros, zeros
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor

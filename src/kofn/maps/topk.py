@@ -10,12 +10,12 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.given import Given, given, without_bad_temperatures
-from kofn.inputs.integral import require_integral
 from kofn.links import Link, table
 from kofn.maps.integers import hard_of_integers, has_integers
 from kofn.operations.choice import HARD_WEIGHTS
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
+from kofn.rows.given import Given, given_for_kernels, without_bad_temperatures
+from kofn.rows.integral import require_integral
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
@@ -79,7 +79,7 @@ def soft_topk(
         array([1., 1., 0., 0.])
     """
     link = table.resolve(link)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
+    checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.quiet():
         is_hard = check_flag("hard", hard)
         weights = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
@@ -131,7 +131,7 @@ def soft_topk_threshold(
         1.28
     """
     link = table.resolve(link)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True, halves=True)
+    checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.quiet():
         return route.answer(THETA, checked)
 
@@ -173,7 +173,7 @@ def soft_topk_sum(
     """
     link = table.resolve(link)
     require_integral(link, scores)
-    checked = given(scores, k, link, temperature, dim, mask, for_kernels=True)
+    checked = given_for_kernels(scores, k, link, temperature, dim, mask)
     with checked.quiet():
         return route.answer(VALUE, checked)
 
@@ -207,7 +207,7 @@ def hard_topk(
     """
     if has_integers(scores):
         return hard_of_integers(scores, k, dim, mask)
-    checked = given(scores, k, links.logistic, 1.0, dim, mask, for_kernels=True, halves=True)
+    checked = given_for_kernels(scores, k, links.logistic, 1.0, dim, mask, halves=True)
     with checked.quiet():
         return checked.restored(chosen(checked, k))
 

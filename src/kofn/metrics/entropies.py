@@ -11,7 +11,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import weights_in_play
+from kofn.rows.given import weights_in_play
 
 HUGE = 1e30
 """An alpha for which Rényi's entropy equals the limit, to every digit: ln n/alpha is left."""

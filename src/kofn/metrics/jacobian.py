@@ -12,10 +12,10 @@ from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.formulas import answers
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given, given
-from kofn.inputs.settled import Rows, rows_of
 from kofn.links import Link, table
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, given
+from kofn.rows.settled import Rows, rows_of
 
 
 def jacobian_norm(

@@ -23,10 +23,10 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given, given, without_deleted
 from kofn.links import Link, table
 from kofn.metrics.temperature_search import SOLVERS, mean_of, playing
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, given, without_deleted
 
 
 def temperature_for(

@@ -12,8 +12,8 @@ from kofn.adapters import route
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
 from kofn.arrays.operations import greatest
-from kofn.inputs.given import Given, given_again
 from kofn.operations.topk import WEIGHTS
+from kofn.rows.given import Given, given_again
 
 COLDEST, WARMEST = 2.0**-60, 2.0**20
 ROUNDS = {"float32": 36, "float64": 58}

@@ -11,10 +11,10 @@ from kofn.adapters.torch import eager as eager  # loaded with PyTorch: no call w
 from kofn.adapters.torch import threshold as threshold  # the other operators come with it
 from kofn.adapters.torch.operators import register
 from kofn.arrays.torch.operator import refuse_untranslated
-from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.maps.argmax import operations as argmax_operations
 from kofn.metrics.temperature_search import SOLVERS
+from kofn.rows.given import Given
 from kofn.subsets.conditional_bernoulli import MARGINALS
 from kofn.subsets.operations import COVARIANCE, LOG_COUNT, TAILS
 

@@ -14,8 +14,8 @@ from kofn.arrays.kinds import Array, adopt, cast, epsilon, namespace, scalar
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
-from kofn.inputs.given import weights_in_play, without_deleted
 from kofn.maps.topk import hard_topk
+from kofn.rows.given import weights_in_play, without_deleted
 
 __all__ = [
     "effective_support",

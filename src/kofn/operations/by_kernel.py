@@ -8,8 +8,8 @@ import numpy as np
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, is_torch, namespace
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows, rows_of
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows, rows_of
 from kofn.solver import price
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DENSE

@@ -5,12 +5,12 @@ from __future__ import annotations
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, is_torch
 from kofn.formulas import answers, choice
-from kofn.inputs.given import Given, without_bad_temperatures
 from kofn.kernels.contract import ANY_ORDER, SMALLEST
 from kofn.operations.by_kernel import threshold_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, scores
 from kofn.operations.topk import WEIGHTS_BACK
+from kofn.rows.given import Given, without_bad_temperatures
 
 HARD = Operation(
     name="hard",

@@ -10,10 +10,10 @@ from typing import Any
 
 from kofn.arrays.kinds import Array
 from kofn.formulas.pullbacks import in_rows
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 
 def closed(

@@ -17,13 +17,13 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
 from kofn.formulas import answers, implicit, knapsack_choice
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given, costed, with_costs
-from kofn.inputs.settled import rows_of
 from kofn.operations.by_kernel import finish, in_memory, part
 from kofn.operations.operation import Operation
 from kofn.operations.price import price_of
 from kofn.operations.signatures import COSTED
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given, costed, with_costs
+from kofn.rows.settled import rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,12 +6,12 @@ from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, cast
 from kofn.formulas import answers, pullbacks
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import weights_by_kernel
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 Backend = kernels.RowKernels
 

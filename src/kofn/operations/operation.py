@@ -5,7 +5,7 @@ is declared once, as data, and every framework is served from the declaration.
 
 A call goes down these layers, and its answer comes back the same way:
 
-    maps, losses, …   check the arguments (`inputs/given.py`), and name an operation
+    maps, losses, …   check the arguments (`rows/given.py`), and name an operation
     adapters/route    decides what computes it: a kernel, an operator, a primitive, array code
     adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
                       jax/: a primitive with its rules; shards/: rows in several processes
@@ -131,7 +131,7 @@ class Operation:
     kernel: Callable[..., Any]
     reference: Callable[..., Any] | None = None
     """The array code that defines the answer: reference(rows, *arrays, over=, found=, …), for the
-    `Rows` that `inputs/settled.py` makes of the arguments. θ is `found`: it solves nothing.
+    `Rows` that `rows/settled.py` makes of the arguments. θ is `found`: it solves nothing.
     """
     at_theta: bool = True
     """Whether `reference` takes θ."""

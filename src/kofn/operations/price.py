@@ -15,9 +15,9 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
-from kofn.inputs.settled import Rows
 from kofn.links.link import Link
 from kofn.operations import by_kernel
+from kofn.rows.settled import Rows
 from kofn.solver.neighbours import Place
 from kofn.solver.price import Price, price_at, solve
 from kofn.solver.reductions import DENSE, Reductions

@@ -11,9 +11,9 @@ from typing import Any
 
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import Number
-from kofn.inputs.given import Given, costed, with_costs
 from kofn.links.link import Link, by_id
 from kofn.operations.operation import Signature
+from kofn.rows.given import Given, costed, with_costs
 
 NO_LINK: Any = None
 """In the place of the link of operations that have none."""

@@ -11,11 +11,11 @@ from kofn import kernels
 from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
 from kofn.formulas import answers, implicit, pullbacks, sloped
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.operations.by_kernel import finish, in_memory, threshold_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor

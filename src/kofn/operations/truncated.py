@@ -16,13 +16,13 @@ from kofn.arrays.operations import (
     with_undivided_rows,
 )
 from kofn.formulas import answers
-from kofn.inputs.compiled import evaluate
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.links import exponential
 from kofn.operations.losses import from_labels, onward, pulled_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
+from kofn.rows.compiled import evaluate
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor

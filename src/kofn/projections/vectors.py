@@ -16,7 +16,7 @@ from kofn.arrays.checks import (
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, cast_like, framework
 from kofn.arrays.typing import ArrayT, KindT, Number
-from kofn.inputs.given import last_mask
+from kofn.rows.given import last_mask
 
 
 class Vectors(NamedTuple, Generic[KindT]):

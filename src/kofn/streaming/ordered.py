@@ -10,9 +10,9 @@ import numpy as np
 from kofn import links
 from kofn.arrays.checks import check_count, check_flag, check_scores
 from kofn.arrays.kinds import dtype_name, framework, is_jax
-from kofn.inputs.given import HALF_TYPES
 from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
+from kofn.rows.given import HALF_TYPES
 from kofn.streaming.blocks import Blocks
 from kofn.streaming.maps import Progress, Scores, check_progress, each_of
 from kofn.streaming.statistics import Ranks, WithoutNaN, blocks_of, largest_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import nan_where, not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace, scalar
-from kofn.inputs.compiled import whole
+from kofn.rows.compiled import whole
 from kofn.solver.equation import far
 from kofn.subsets import operations, routes
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.shards.search import solve
-from kofn.shards.given import Shards
-from kofn.shards.reductions import GroupRows
-from kofn.shards.statistics import Statistics, gathered
+from kofn.rows.shards.given import Shards
+from kofn.rows.shards.reductions import GroupRows
+from kofn.rows.shards.statistics import Statistics, gathered
 from kofn.solver.equation import far
 from kofn.subsets import quadrature
 from kofn.subsets.quadrature import Spectrum

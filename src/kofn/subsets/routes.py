@@ -10,8 +10,8 @@ from kofn.adapters.theta import threshold as any_threshold
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
-from kofn.inputs.compiled import whole
 from kofn.operations.operation import Operation
+from kofn.rows.compiled import whole
 from kofn.subsets import quadrature, sampling
 from kofn.subsets.operations import (
     COVARIANCE,

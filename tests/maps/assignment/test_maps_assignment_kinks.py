@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from kofn import soft_assignment
-from support import BOUNDED, LINKS, every_link
+from kofn import links, soft_assignment
+from pairs import pairwise
+from support import BOUNDED, LINKS
 
 STEP = 1e-6
 
@@ -40,33 +41,32 @@ def neighbours(given):
                 yield (i, j), step, changed
 
 
-@every_link
-@pytest.mark.parametrize("shape", [(4, 3), (4, 5)])
-def test_a_derivative_lies_between_one_sided_differences_or_is_0_in_a_margin(link, shape):
+DRAWINGS = [(seed, shape, t) for seed, t in ((0, 0.1), (1, 20.0)) for shape in ((4, 3), (4, 5))]
+"""Seeds, shapes, and temperatures: hard, and soft."""
+
+
+@pairwise(link=LINKS, first=(None, 0.0, 1.0), drawing=DRAWINGS)
+def test_a_derivative_lies_between_one_sided_differences_or_is_0_in_a_margin(link, drawing, first):
+    seed, shape, temperature = drawing
     moved = 0
-    for seed in range(2):
-        for first in (None, 0.0, 1.0):
-            x, v, k, c = drawn(seed, *shape, first)
-            given = [x, k, c, torch.tensor(20.0 if seed % 2 else 0.1, dtype=torch.float64)]
-            leaves = [each.clone().requires_grad_() for each in given]
-            start = loss(v, link)(*leaves)
-            slopes = torch.autograd.grad(start, leaves)
-            which, steps, changed = zip(*neighbours(given), strict=True)
-            values = loss(v, link)(*map(torch.stack, zip(*changed, strict=True)))
-            found = {}
-            for at, step, value in zip(which, steps, values.tolist(), strict=True):
-                if value == value:  # a margin beyond its end is NaN
-                    found.setdefault(at, []).append((value - start.item()) / step)
-            for (i, j), sides in found.items():
-                slope, tolerance = (
-                    slopes[i].reshape(-1)[j].item(),
-                    1e-3 * (1 + max(map(abs, sides))),
-                )
-                between = min(sides) - tolerance <= slope <= max(sides) + tolerance
-                assert between or (i in (1, 2) and slope == 0), (seed, first, i, j, slope, sides)
-                moved += i in (1, 2) and slope != 0
+    x, v, k, c = drawn(seed, *shape, first)
+    given = [x, k, c, torch.tensor(temperature, dtype=torch.float64)]
+    leaves = [each.clone().requires_grad_() for each in given]
+    start = loss(v, link)(*leaves)
+    slopes = torch.autograd.grad(start, leaves)
+    which, steps, changed = zip(*neighbours(given), strict=True)
+    values = loss(v, link)(*map(torch.stack, zip(*changed, strict=True)))
+    found = {}
+    for at, step, value in zip(which, steps, values.tolist(), strict=True):
+        if value == value:  # a margin beyond its end is NaN
+            found.setdefault(at, []).append((value - start.item()) / step)
+    for (i, j), sides in found.items():
+        slope, tolerance = slopes[i].reshape(-1)[j].item(), 1e-3 * (1 + max(map(abs, sides)))
+        between = min(sides) - tolerance <= slope <= max(sides) + tolerance
+        assert between or (i in (1, 2) and slope == 0), (i, j, slope, sides)
+        moved += i in (1, 2) and slope != 0
     # Where the matrix is not in parts, margins have derivatives.
-    assert moved > 0 or shape == (4, 5)
+    assert moved > 0 or shape == (4, 5) or temperature < 1
 
 
 def test_gradients_of_whole_margins_are_not_those_of_rounding_errors():
@@ -118,3 +118,25 @@ def test_jax_has_the_same_derivatives():
     found = jax.grad(of, (0, 1, 2))(*(jax.numpy.asarray(each.numpy()) for each in (x, k, c)))
     for one, other in zip(found, wanted, strict=True):
         assert np.abs(np.asarray(one) - other.numpy()).max() < 1e-9
+
+
+@pytest.mark.parametrize("link", [links.linear, links.entmax(2.0)], ids=str)
+def test_scores_at_an_end_of_the_support_count_as_outside(link):
+    """Two entries of this matrix are there; counted as inside, their slopes were of no place."""
+    x = torch.tensor([[0.0, 1, -2, 0], [1, -1, 2, 0], [2, 0, 0, 1]], dtype=torch.float64)
+    mask = torch.tensor([[True] * 4, [True, True, False, True], [True] * 4])
+    outwards = torch.zeros_like(x)
+    outwards[0, 0] = outwards[2, 3] = -1e-6
+    rng = torch.Generator().manual_seed(0)
+    v = torch.randn(3, 4, dtype=torch.float64, generator=rng)
+
+    def slopes(x):
+        x = x.clone().requires_grad_()
+        found = soft_assignment(x, torch.tensor([2.0, 1, 1]).double(), 1.0, link=link, mask=mask)
+        return found.detach(), torch.autograd.grad((found * v).sum(), x)[0]
+
+    (here, slope), (nearby, wanted) = slopes(x), slopes(x + outwards)
+    assert (here[0, 0], here[2, 3]) == (0, 0)
+    assert (here - nearby).abs().max() < 1e-12
+    assert (slope - wanted).abs().max() < 1e-9
+    assert wanted.abs().max() > 0.1

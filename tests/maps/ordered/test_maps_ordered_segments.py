@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import kofn
 from kofn.maps.ordered.interpolated import INTERPOLATIONS
+from pairs import pairwise
 from support import Framework
 
 INF, NAN = math.inf, math.nan
@@ -91,8 +92,10 @@ def test_the_largest_are_those_of_each_segment(
             assert np.array_equal(got, wanted, equal_nan="float" in dtype)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize(
+    "framework", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.full)]
+)
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -102,7 +105,28 @@ def test_the_largest_are_those_of_each_segment(
     ignore_nan=st.booleans(),
     temperature=st.sampled_from([0.0, 0.0, 0.3]),
 )
-def test_quantiles_are_those_of_each_segment(
+def test_quantiles_are_those_of_each_segment(framework, interpolation, **how):
+    check_quantiles(framework, interpolation, **how)
+
+
+@pairwise(
+    interpolation=INTERPOLATIONS,
+    columns=[(), (3,)],
+    several=[False, True],
+    masked=[False, True],
+    ignore_nan=[False, True],
+    temperature=[0.0, 0.3],
+    seed=[2, 3],
+)
+def test_on_jax_quantiles_are_those_of_each_segment(
+    interpolation, columns, several, masked, ignore_nan, temperature, seed
+):
+    """In pairs, for XLA compiles each anew, for a second."""
+    how = seed, columns, several, masked, ignore_nan, temperature
+    check_quantiles("jax", interpolation, *how)
+
+
+def check_quantiles(
     framework, interpolation, seed, columns, several, masked, ignore_nan, temperature
 ):
     rng = np.random.default_rng(seed)

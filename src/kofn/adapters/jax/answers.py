@@ -11,10 +11,10 @@ from typing import Any
 from kofn.adapters.jax import choice, onward, primitives
 from kofn.adapters.jax.operators import Settings, served
 from kofn.arrays.kinds import Array
-from kofn.inputs.given import Given
 from kofn.kernels.contract import GENERAL
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
+from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}

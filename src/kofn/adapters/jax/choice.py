@@ -16,11 +16,11 @@ from kofn.arrays.jax.axes import keys_of
 from kofn.arrays.kinds import dtype_name, promoting
 from kofn.arrays.operations import top_indices
 from kofn.formulas import choice
-from kofn.inputs.given import Given
 from kofn.kernels.contract import SMALLEST
 from kofn.operations.choice import FIRST, FIRST_OF_MASKED, LARGEST, RANKED, RANKED_OF_MASKED
 from kofn.operations.operation import Operation
-from kofn.shards.jax_axis import AxisRows
+from kofn.rows.given import Given
+from kofn.rows.shards.jax_axis import AxisRows
 from kofn.solver.reductions import DENSE, Reductions
 
 Rule = Callable[..., jax.Array]

@@ -21,8 +21,8 @@ from kofn.adapters.jax.rows import names_of, packed, prepared, solved
 from kofn.arrays.autodiff import for_values, quotient, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
 from kofn.arrays.kinds import cast
-from kofn.inputs.settled import rows_of
 from kofn.operations.operation import Operation, Signature
+from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
 if TYPE_CHECKING:

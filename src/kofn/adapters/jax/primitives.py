@@ -26,8 +26,8 @@ from kofn.adapters.jax.rows import (
 )
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
-from kofn.inputs.settled import rows_of, uncounted
 from kofn.operations.operation import Operation, Signature
+from kofn.rows.settled import rows_of, uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kofn.formulas import answers, knapsack_choice, pullbacks
-from kofn.inputs.given import Given, with_costs
-from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import link_of
 from kofn.links.alpha import in_alpha
 from kofn.operations.by_kernel import finish, part
+from kofn.rows.given import Given, with_costs
+from kofn.rows.settled import rows_of
 
 if TYPE_CHECKING:
     from kofn.links.link import Link

@@ -11,9 +11,9 @@ from kofn.adapters.jax.operators import Settings
 from kofn.adapters.jax.threshold import threshold_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import only_if
-from kofn.inputs.settled import Rows
 from kofn.operations.operation import ARRAYS, ENTRY, NUMBER, Operation, Signature, arguments_of
-from kofn.shards.jax_axis import AxisRows
+from kofn.rows.settled import Rows
+from kofn.rows.shards.jax_axis import AxisRows
 from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.price import Price, price_at, solve

@@ -14,7 +14,7 @@ import jax
 from jax.experimental.custom_partitioning import custom_partitioning
 
 from kofn.arrays.jax.layout import Layout, layout_of
-from kofn.shards.jax_axis import AxisRows
+from kofn.rows.shards.jax_axis import AxisRows
 
 
 def spread(operator: Any, settings: Any, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,14 +22,14 @@ from kofn.adapters.shards.search import solve
 from kofn.adapters.theta import theta_of
 from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import is_recorded
-from kofn.inputs.settled import Rows
-from kofn.inputs.settled import rows_of as given_rows
 from kofn.links.link import Link
 from kofn.operations.knapsack import KNAPSACK
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import COSTED, NONE, ROWS
-from kofn.shards.given import Shards
-from kofn.shards.statistics import Counts, gathered, rows_of
+from kofn.rows.settled import Rows
+from kofn.rows.settled import rows_of as given_rows
+from kofn.rows.shards.given import Shards
+from kofn.rows.shards.statistics import Counts, gathered, rows_of
 
 Grads = Sequence[Tensor | None]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_k
-from kofn.shards.given import Shards
-from kofn.shards.keys import Cut, integers_of, keys_of, most_rounds, searched
-from kofn.shards.ranks import Ranks
+from kofn.rows.shards.given import Shards
+from kofn.rows.shards.keys import Cut, integers_of, keys_of, most_rounds, searched
+from kofn.rows.shards.ranks import Ranks
 
 
 class _Keyed(NamedTuple):

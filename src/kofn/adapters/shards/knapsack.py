@@ -14,9 +14,9 @@ from kofn.arrays.autodiff import nan_where
 from kofn.arrays.operations import in_parts
 from kofn.formulas import answers
 from kofn.formulas.implicit import place
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
-from kofn.shards.reductions import GroupRows
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
+from kofn.rows.shards.reductions import GroupRows
 from kofn.solver.costs import less_product
 from kofn.solver.equation import least_weight
 from kofn.solver.price import Price

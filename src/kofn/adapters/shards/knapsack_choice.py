@@ -1,7 +1,7 @@
 """The hard choice of rows with costs in several processes, up to the first entry that does not fit.
 
-The least density from which on all entries fit is found by its bits, as `shards/keys.py` searches:
-what it counts are costs.
+The least density from which on all entries fit is found by its bits, as `rows/shards/keys.py`
+searches: what it counts are costs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from kofn.formulas import knapsack_choice
-from kofn.inputs.given import Given
-from kofn.shards.keys import Cut, keys_of, most_rounds, searched
-from kofn.shards.ranks import Ranks
-from kofn.shards.reductions import GroupRows
+from kofn.rows.given import Given
+from kofn.rows.shards.keys import Cut, keys_of, most_rounds, searched
+from kofn.rows.shards.ranks import Ranks
+from kofn.rows.shards.reductions import GroupRows
 
 
 def fill(given: Given, over: GroupRows) -> Tensor:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.shards.keys import Cut, keys_of, most_rounds, numbers_of, searched
-from kofn.shards.ranks import Ranks
+from kofn.rows.shards.keys import Cut, keys_of, most_rounds, numbers_of, searched
+from kofn.rows.shards.ranks import Ranks
 
 
 class Found(NamedTuple):

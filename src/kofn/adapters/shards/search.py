@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.kinds import quiet, scalar
-from kofn.inputs.settled import Rows
 from kofn.links.link import Link
-from kofn.shards.reductions import GroupRows
-from kofn.shards.statistics import Statistics, statistics_of
+from kofn.rows.settled import Rows
+from kofn.rows.shards.reductions import GroupRows
+from kofn.rows.shards.statistics import Statistics, statistics_of
 from kofn.solver import threshold
 from kofn.solver.bracket import WIDE, bell, widening
 from kofn.solver.equation import Problem, far, split

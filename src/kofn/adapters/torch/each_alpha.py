@@ -20,12 +20,12 @@ from kofn.adapters import array_code
 from kofn.adapters.theta import theta_of
 from kofn.arrays.torch.state import is_plain, recording
 from kofn.formulas import answers
-from kofn.inputs.given import Given
-from kofn.inputs.settled import rows_of
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
+from kofn.rows.given import Given
+from kofn.rows.settled import rows_of
 
 Answers = tuple[Tensor | None, ...]
 

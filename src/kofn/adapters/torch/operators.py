@@ -19,7 +19,6 @@ from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.dtensors import has_whole_rows
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled
-from kofn.inputs.given import Given
 from kofn.links.link import by_id
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import (
@@ -36,6 +35,7 @@ from kofn.operations.operation import (
     Operation,
     arguments_of,
 )
+from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kofn import kernels
 from kofn.arrays.torch.state import batched, is_plain
-from kofn.inputs.given import Given
 from kofn.links.link import Link, by_id
 from kofn.operations import by_kernel
-from kofn.segments.blocks import by_blocks
-from kofn.segments.form import KnownSegments
-from kofn.segments.order import Order
+from kofn.rows.given import Given
+from kofn.rows.segments.blocks import by_blocks
+from kofn.rows.segments.form import KnownSegments
+from kofn.rows.segments.order import Order
 from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from kofn.adapters import segments
 from kofn.adapters.torch.segment_threshold import given_of_ids
-from kofn.inputs.given import Given
 from kofn.operations import topk
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
+from kofn.rows.given import Given
 
 
 def _unpack(given: Given) -> tuple[Any, ...]:

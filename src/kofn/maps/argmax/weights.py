@@ -10,11 +10,11 @@ from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.kinds import Array, is_torch, namespace, scalar
 from kofn.arrays.without_onnx import refuse
-from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
 from kofn.maps.argmax.nodes import Kinks, Noise
 from kofn.maps.argmax.operations import COMPILED, EAGER, Noisy
 from kofn.maps.argmax.quadrature import evaluate, jacobian_product
+from kofn.rows.settled import Rows
 from kofn.solver.equation import far
 
 

@@ -35,9 +35,9 @@ from kofn.arrays.kinds import (
     to_numpy,
 )
 from kofn.arrays.tracing import is_at_hand, is_known
-from kofn.inputs.given import TEMPERATURES, without_deleted
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import TOLERANCE
+from kofn.rows.given import TEMPERATURES, without_deleted
 
 
 class Matrices(NamedTuple):

@@ -25,7 +25,7 @@ from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace
 from kofn.arrays.operations import eigh, inverse
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.margins import Open
-from kofn.maps.assignment.newton import centred, densities, diagonal, scaled, schur
+from kofn.maps.assignment.newton import centred, diagonal, places, scaled, schur
 from kofn.maps.topk import soft_topk
 
 
@@ -39,7 +39,8 @@ def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tup
     if not has_gradients(p.x, p.k, p.c, p.t, alpha):
         return p, beta
     fixed, which = Open(*map(stop_gradient, p)), link.map_alpha(stop_gradient)
-    slopes = densities(which, fixed.x - beta[..., None, :], fixed.k, fixed.t)
+    slopes, outwards = _without_ends(which, fixed, fixed.x - beta[..., None, :])
+    p = p._replace(x=p.x + outwards)
     gain, joined = _gain(fixed, slopes)
     p = _steady(p, slopes, full, joined, turned)
     like = zeros_of(beta) if is_jax(beta) else beta
@@ -49,6 +50,23 @@ def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tup
         return _change(Open(*parts), beta, gain, here)
 
     return p, beta + with_gradients_of(change, like, beta, gain, alpha, *p)
+
+
+def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
+    """Return F′ of each entry, and what to add to scores at an end of the support, to rounding.
+
+    There F′ is that of the inner side, by which whole margins may join what is in parts. No scores
+    nearby have all of these inside, but all have a place outside, with the same weights.
+    """
+    xp = namespace(y)
+    moving, z, entries = places(link, y, p.k, p.t)
+    size = xp.where(moving, xp.abs(y), 0.0) / p.t[..., None, None] + xp.abs(z)
+    eps = float(xp.finfo(y.dtype).eps)
+    room = xp.clip(4 * eps * (1 + size), 0.0, eps**0.5)
+    low = moving & (entries.cdf(z - room) == 0) & (entries.pdf(z + room) > 0)
+    high = moving & (entries.sf(z + room) == 0) & (entries.pdf(z - room) > 0)
+    outwards = xp.where(high, 3 * room, xp.where(low, -3 * room, 0.0)) * p.t[..., None, None]
+    return xp.where(moving & ~low & ~high, entries.pdf(z), 0.0), outwards
 
 
 def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:

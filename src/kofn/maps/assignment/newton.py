@@ -12,11 +12,11 @@ from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
-from kofn.inputs.given import given_again
 from kofn.links import table
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open
 from kofn.operations.topk import THETA
+from kofn.rows.given import given_again
 
 DENSE = 256
 """Columns up to which S is formed and factorised; above, conjugate gradients take less time."""
@@ -149,12 +149,17 @@ def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array
 
 def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
     """Return F′ of each entry at the rows' thresholds; 0 where an entry is excluded."""
+    moving, z, entries = places(link, y, k, t)
+    return namespace(y).where(moving, entries.pdf(z), 0.0)
+
+
+def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link]:
+    """Return which entries have a place, z = (y − θ)/T, and the link as entries have it."""
     xp = namespace(y)
     theta: Any = route.answer(THETA, given_again(y, k, t[..., None], link))[..., None]
     moving = xp.isfinite(y) & xp.isfinite(theta)
     z = (xp.where(moving, y, 0.0) - xp.where(moving, theta, 0.0)) / t[..., None, None]
-    entries = link.map_alpha(lambda alpha: alpha[..., None])
-    return xp.where(moving, entries.pdf(z), 0.0)
+    return moving, z, link.map_alpha(lambda alpha: alpha[..., None])
 
 
 def room_of(p: Open) -> Array:

@@ -14,14 +14,14 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.adapters import route
-from kofn.arrays.flow import only_if, while_loop
+from kofn.arrays.flow import only_if, while_loop, zeros_of
 from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.inputs.given import given_again
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
 from kofn.maps.assignment.newton import centred, curvature, newton_step, room_of, slopes_of
-from kofn.maps.assignment.wide import near
+from kofn.maps.assignment.wide import Near, near
 from kofn.operations.topk import THETA, WEIGHTS
+from kofn.rows.given import given_again
 
 COLD = 60
 """Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""
@@ -81,6 +81,76 @@ class _State(NamedTuple):
     met: Array
 
 
+class _Task(NamedTuple):
+    """What is the same in all passes."""
+
+    xp: Any  # the namespace of the arrays
+    open: Open
+    link: Link
+    room: Array  # what the error of a column is relative to
+    spread: Array  # of the scores
+
+    def pick(self, otherwise: Array, *cases: tuple[Array, Any]) -> Array:
+        """Return the value of the last case whose flag of a matrix is set, or else `otherwise`."""
+        for flags, value in cases:
+            flags = flags[..., None] if otherwise.ndim > flags.ndim else flags
+            otherwise = self.xp.where(flags, value, otherwise)
+        return otherwise
+
+
+class Look(NamedTuple):
+    """What a pass tells of the prices that are tried."""
+
+    beta: Array  # these prices
+    rows: Near  # scores less prices
+    weights: Array
+    excess: Array  # R: what columns have in excess
+    error: Array  # the greatest of it, in parts of the columns' room
+    rest: Array  # R·step
+
+
+class Verdict(NamedTuple):
+    """What becomes of each matrix.
+
+    ============  ====================================================  =========================
+    flag          set where                                             what follows
+    ============  ====================================================  =========================
+    `good`        the step does not go far beyond the least value       the step is accepted
+    `careful`     passes have been many, or T is not the one given      the part of a step is sought
+    `far`         a stage begins with an error above 1                  `by_columns`, from there
+    `stay`        the step was too long, and part of it may do          a shorter part of it
+    `by_columns`  `far`, or no part of the step does                    thresholds of the columns
+    `moving`      the step is accepted                                  Newton's next step
+    `met`         the error is small, or as small as rounding allows    kept; the end at the T given
+    `cold`        no other temperature than the one given was tried
+    `cooler`      met, at a temperature above the one given             a lower temperature
+    `nearer`      not met, but at a temperature above this one          one between the two
+    `changed`     `cooler`, `nearer`, or not met at the first           another temperature
+    `stops`       not met, and no other temperature is left             the end, with what was kept
+    ============  ====================================================  =========================
+    """
+
+    good: Array
+    careful: Array
+    far: Array
+    stay: Array
+    by_columns: Array
+    moving: Array
+    met: Array
+    cold: Array
+    cooler: Array
+    nearer: Array
+    changed: Array
+    stops: Array
+    length: Array  # what the state has next, at the same temperature
+    low: Array
+    high: Array
+    best: Array
+    stalled: Array
+    passes: Array
+    least: Array  # the temperature that floats resolve
+
+
 def prices(x: Array, k: Array, c: Array, t: Array, link: Link) -> Prices:
     """Return the prices of columns at which they have their sums, and rows theirs."""
     xp, of = namespace(x), settled(x, k, c)
@@ -100,13 +170,13 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
         *(nothing, nothing, zero, zero, zero + 1, none, zero, zero + 1),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
-    room, spread = room_of(p), spread_of(p.x)
+    task = _Task(xp, p, link, room_of(p), spread_of(p.x))
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
 
     def advance(s: _State) -> _State:
-        return _advanced(p, link, room, spread, s)
+        return _advanced(task, s)
 
     s = while_loop(p.x, unfinished, advance, state, MOST)
     late = s.active & (s.hot > 0)
@@ -132,28 +202,69 @@ def spread_of(x: Array) -> Array:
     )
 
 
-def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _State:
+def _advanced(task: _Task, s: _State) -> _State:
     """Take one pass: look at the step that is tried, and accept, shorten or replace it."""
-    xp = namespace(p.x)
-    info = xp.finfo(p.x.dtype)
-    tolerance, t = 1e-12 if float(info.eps) < 1e-12 else 5e-7, s.t
+    seen = _look(task, s)
+    return _next(task, s, seen, _verdict(task, s, seen))
+
+
+def _look(task: _Task, s: _State) -> Look:
+    xp, p = task[:2]
     beta = s.base + s.length[..., None] * s.step
-    rows = near(p.x - beta[..., None, :], p.k, t, spread, link)
-    weights = route.answer(WEIGHTS, given_again(rows.y, p.k, rows.t, link))
+    rows = near(p.x - beta[..., None, :], p.k, s.t, task.spread, task.link)
+    weights = route.answer(WEIGHTS, given_again(rows.y, p.k, rows.t, task.link))
     excess = xp.sum(weights, axis=-2) - p.c
-    error = xp.max(xp.abs(excess) / room, axis=-1)
-    rest = xp.sum(excess * s.step, axis=-1)
+    error = xp.max(xp.abs(excess) / task.room, axis=-1)
+    return Look(beta, rows, weights, excess, error, xp.sum(excess * s.step, axis=-1))
+
+
+def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
+    xp, p, t, error = *task[:2], s.t, seen.error
+    tolerance, most = (1e-12, 1e-4) if float(xp.finfo(t.dtype).eps) < 1e-12 else (5e-7, 2e-3)
+    good, retry, careful, *part = _shortened(task, s, seen)
+    far = (s.passes == 0) & (error > 1)
+    alone = (~good & ~retry) | far
+    # Next to the root, the sign of R·step is that of rounding errors.
+    counts = good | (error < 1e5 * tolerance)
+    stalled = xp.where(counts & ~(error < s.best / 2), s.stalled + 1, 0.0)
+    passes, cold = s.passes + 1, (s.hot == 0) & (t == p.t)
+    enough = xp.where(task.spread > WIDE * t, PATIENT, COLD)
+    spent = passes >= xp.where(cold, enough, STAGE)
+    # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
+    slow = s.active & (spent | (stalled >= 2) | (t > p.t))
+    rounding = only_if(slow, lambda: _rounding(p, seen, t), xp.zeros_like(t))
+    close = (error < 1e-4) & spent & ~cold
+    for limit, least in ((4, 1), (1e3, 3), (1e5, STALLED)):
+        close = close | (error < limit * tolerance) & (stalled >= least)
+    close = close | (error < xp.clip(rounding, 0.0, 1e-4)) & (stalled >= 2)
+    met, unknown = (error < tolerance) | (counts & close), xp.isnan(error)
+    lost = ~met & (spent | unknown)
+    least = xp.maximum(p.t, t * rounding / most)
+    # A stage that fails is followed by the hottest, or by one between it and the last that did not.
+    cooler = s.active & met & (t > p.t) & ((t > least * CLOSEST) | (least == p.t))
+    nearer = lost & (s.hot > 0) & (s.hot > t * CLOSEST) & ~(rounding > most)
+    changed = cooler | (s.active & lost & ~unknown & ((s.hot == 0) | nearer))
+    stops, goes_on = lost & (s.hot > 0) & ~changed, s.active & ~(met | lost)
+    what_next = goes_on & retry, goes_on & alone, goes_on & good & ~alone
+    flags = far, *what_next, met, cold, cooler, nearer, changed, stops
+    best = xp.where(counts & (error < s.best), error, s.best)
+    return Verdict(good, careful, *flags, *part, best, stalled, passes, least)
+
+
+def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
+    """Return `good`, whether a part of the step is tried, `careful`, and the part, low and high."""
+    xp, gain, rest = task.xp, s.gain, seen.rest
     # R·step falls along the step, to 0 where the convex function is least.
-    good = ~(rest < -s.gain / 2)
-    shorter = s.length * xp.clip(s.gain / xp.where(good, 1.0, s.gain - rest), 0.1, 0.5)
-    careful = (s.passes >= PATIENT) | (s.t > p.t) | (s.hot > 0)
+    good = ~(rest < -gain / 2)
+    shorter = s.length * xp.clip(gain / xp.where(good, 1.0, gain - rest), 0.1, 0.5)
+    careful = (s.passes >= PATIENT) | (s.t > task.open.t) | (s.hot > 0)
     retry = ~good & ~s.retried & (shorter > SHORTEST)
 
     def bracketed() -> Any:
         """Narrow a bracket of the part of the step at which R·step is 0."""
-        short = good & (s.high < 1) & (rest > 0.9 * s.gain)
+        short = good & (s.high < 1) & (rest > 0.9 * gain)
         high, low = xp.where(good, s.high, s.length), xp.where(short, s.length, s.low)
-        curved = curvature(slopes_of(link, weights, rows.y, p.k, rows.t[..., 0]), s.step) / t
+        curved = curvature(_slopes(task, seen), s.step) / s.t
         newton = s.length + rest / xp.where(curved > 0, curved, 1.0)
         inside = (curved > 0) & (newton > low) & (newton < high) & (s.passes % 2 == 0)
         part = xp.where(inside, newton, low + (high - low) / 2)
@@ -162,134 +273,126 @@ def _advanced(p: Open, link: Link, room: Array, spread: Array, s: _State) -> _St
         return tuple(xp.where(careful, *pair) for pair in pairs)
 
     wanted = s.active & careful & (~good | (s.high < 1))
-    retry, shorter, low, high = only_if(
-        wanted, bracketed, (retry & ~careful, shorter, s.low, s.high)
+    plain = retry & ~careful, shorter, s.low, s.high
+    retry, *part = only_if(wanted, bracketed, plain)
+    return good & ~retry, retry, careful, *part
+
+
+def _next(task: _Task, s: _State, seen: Look, verdict: Verdict) -> _State:
+    """Return the state after a pass; after most, each matrix takes Newton's next step in full."""
+    damping = _damping(task, s, seen, verdict)
+    step, gain = only_if(verdict.moving, lambda: _newton(task, s, seen, damping), (s.step, s.gain))
+    zero = zeros_of(s.t)
+    moved = s._replace(
+        base=seen.beta,
+        step=step,
+        length=zero + 1,
+        gain=gain,
+        damping=damping,
+        retried=verdict.stay,
+        low=zero,
+        high=zero + 1,
+        best=verdict.best,
+        stalled=verdict.stalled,
+        passes=verdict.passes,
     )
-    good = good & ~retry
-    far = (s.passes == 0) & (error > 1)
-    alone = (~good & ~retry) | far
+    return only_if(~verdict.moving, lambda: _otherwise(task, s, seen, verdict, moved), moved)
 
-    # Next to the root, the sign of R·step is that of rounding errors.
-    counts = good | (error < 1e5 * tolerance)
-    stalled = xp.where(counts & ~(error < s.best / 2), s.stalled + 1, xp.zeros_like(s.stalled))
-    best = xp.where(counts & (error < s.best), error, s.best)
-    passes = s.passes + 1
-    cold = (s.hot == 0) & (t == p.t)
-    enough = xp.where(spread > WIDE * t, PATIENT, COLD)
-    spent = passes >= xp.where(cold, enough, STAGE)
-    # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
-    slow = s.active & (spent | (stalled >= 2) | (t > p.t))
-    rounding = only_if(slow, lambda: _rounding(p, beta, weights, t), xp.zeros_like(t))
-    close = (error < 4 * tolerance) & (stalled >= 1)
-    close = close | (error < 1e3 * tolerance) & (stalled >= 3)
-    close = close | (error < 1e5 * tolerance) & (stalled >= STALLED)
-    close = close | (error < 1e-4) & spent & ~cold
-    close = close | (error < xp.clip(rounding, 0.0, 1e-4)) & (stalled >= 2)
-    met = (error < tolerance) | (counts & close)
-    unknown = xp.isnan(error)
-    lost = ~met & (spent | unknown)
-    most = 1e-4 if float(info.eps) < 1e-12 else 2e-3
-    least = xp.maximum(p.t, t * rounding / most)  # the temperature that floats resolve
-    # A stage that fails is followed by the hottest, or by one between it and the last that did not.
-    cooler = s.active & met & (t > p.t) & ((t > least * CLOSEST) | (least == p.t))
-    nearer = lost & (s.hot > 0) & (s.hot > t * CLOSEST) & ~(rounding > most)
-    changed = cooler | (s.active & lost & ~unknown & ((s.hot == 0) | nearer))
-    stops = lost & (s.hot > 0) & ~changed
-    done = met | lost
-    goes_on = s.active & ~done
-    stay, by_columns, moving = goes_on & retry, goes_on & alone, goes_on & good & ~alone
-    hot, kept = xp.where(met, t, s.hot), xp.where(met[..., None], beta, s.kept)
 
-    def fallen() -> Any:
-        """Return the next temperature, prices for it, and by what it falls after that."""
-        hottest = xp.maximum(xp.where(cold, COOLING, HOTTER) * t, spread / 2)
-        between = xp.where(nearer, xp.sqrt(s.hot) * xp.sqrt(t), hottest)
-        quick = cooler & (passes < QUICK)
-        ratio = xp.where(quick, xp.clip(s.ratio**2, COOLING, 1e6), COOLING)
-        following = xp.where(cooler, xp.maximum(least, t / ratio), between)
-        # Prices are nearly linear in T where the same entries stay between 0 and 1.
-        since = xp.where(cooler & (s.hot > t), s.hot - t, math.inf)
-        ahead = kept - ((t - following) / since)[..., None] * (s.kept - beta)
-        return following, ahead, xp.where(changed, ratio, s.ratio)
-
-    following, ahead, ratio = only_if(changed, fallen, (t, kept, s.ratio))
-    full = good & (s.length == 1)
-    damping = xp.where(full, s.damping / 4, xp.where(good | careful, s.damping, s.damping * 4))
-    damping = xp.where(full & ~(error < s.best), damping / 16, damping)
-    damping = xp.clip(damping, 1e-9, 1e6)
-
-    def newton() -> tuple[Array, Array]:
-        slopes = slopes_of(link, weights, rows.y, p.k, rows.t[..., 0])
-        step = newton_step(p, slopes, excess, error, room, damping) * t[..., None]
-        # On flat ground, where S is nearly singular, it would leap far beyond all prices.
-        length = xp.max(xp.abs(step), axis=-1)
-        reach = xp.clip((spread + 2 * t) / xp.where(length > 0, length, 1.0), 0.0, 1.0)
-        step = xp.where(length > 0, reach, 1.0)[..., None] * step
-        return step, xp.sum(excess * step, axis=-1)
-
-    step, gain = only_if(moving, newton, (s.step, s.gain))
+def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _State) -> _State:
+    """Return the state after a pass in which some matrices do not take Newton's step."""
+    xp, zero, pick = task.xp, moved.low, task.pick
+    _, _, far, stay, by_columns, moving, met, _, cooler, _, changed, stops, *_ = verdict
+    kept, idle = xp.where(met[..., None], seen.beta, s.kept), ~s.active
+    t, ahead, ratio = only_if(
+        changed, lambda: _stage(task, s, seen, verdict, kept), (s.t, kept, s.ratio)
+    )
 
     def columns() -> Array:
-        start = xp.where(far[..., None], beta, s.base)
-        return _alternated(p, link, t, spread, start)
+        return _alternated(task, s.t, xp.where(far[..., None], seen.beta, s.base))
 
     placed = only_if(by_columns, columns, s.base)
-
-    def pick(*cases: tuple[Array, Any], otherwise: Array) -> Array:
-        found = otherwise
-        for where, value in reversed(cases):
-            flags = where[..., None] if found.ndim > where.ndim else where
-            found = xp.where(flags, value, found)
-        return found
-
-    zero = xp.zeros_like(t)
+    base = pick(moved.base, (by_columns, placed), (changed | stops, kept), (cooler, ahead))
     return _State(
-        base=pick(
-            *(
-                (~s.active | stay, s.base),
-                (cooler, ahead),
-                (changed | stops, kept),
-                (by_columns, placed),
-            ),
-            otherwise=beta,
-        ),
-        step=pick((stay, s.step), (moving, step), otherwise=xp.zeros_like(step)),
-        length=pick((stay, shorter), (moving, 1.0), otherwise=zero),
-        gain=pick((stay, s.gain), (moving, gain), otherwise=zero),
-        damping=pick((changed, 1.0), otherwise=damping),
+        base=pick(base, (idle | stay, s.base)),
+        step=pick(xp.zeros_like(s.step), (moving, moved.step), (stay, s.step)),
+        length=pick(zero, (moving, 1.0), (stay, verdict.length)),
+        gain=pick(zero, (moving, moved.gain), (stay, s.gain)),
+        damping=pick(moved.damping, (changed, 1.0)),
         retried=stay,
-        low=pick((stay, low), otherwise=zero),
-        high=pick((stay, high), otherwise=zero + 1),
-        best=pick((changed, float(info.max)), otherwise=best),
-        stalled=pick((changed, 0.0), otherwise=stalled),
-        passes=pick((changed, 0.0), otherwise=passes),
-        t=pick((~s.active, s.t), (changed, following), (stops, s.hot), otherwise=t),
-        hot=pick((~s.active, s.hot), otherwise=hot),
-        kept=pick((~s.active, s.kept), otherwise=kept),
+        low=pick(zero, (stay, verdict.low)),
+        high=pick(moved.high, (stay, verdict.high)),
+        best=pick(moved.best, (changed, float(xp.finfo(s.t.dtype).max))),
+        stalled=pick(moved.stalled, (changed, 0.0)),
+        passes=pick(moved.passes, (changed, 0.0)),
+        t=pick(s.t, (stops, s.hot), (changed, t), (idle, s.t)),
+        hot=pick(s.hot, (met, s.t), (idle, s.hot)),
+        kept=pick(kept, (idle, s.kept)),
         ratio=ratio,
-        active=goes_on | changed,
+        active=stay | by_columns | moving | changed,
         met=s.met | (s.active & (met & ~changed | stops)),
     )
 
 
-def _rounding(p: Open, beta: Array, weights: Array, t: Array) -> Array:
+def _damping(task: _Task, s: _State, seen: Look, verdict: Verdict) -> Array:
+    xp, good = task.xp, verdict.good
+    full = good & (s.length == 1)
+    damping = xp.where(
+        full, s.damping / 4, xp.where(good | verdict.careful, s.damping, s.damping * 4)
+    )
+    damping = xp.where(full & ~(seen.error < s.best), damping / 16, damping)
+    return xp.clip(damping, 1e-9, 1e6)
+
+
+def _newton(task: _Task, s: _State, seen: Look, damping: Array) -> tuple[Array, Array]:
+    """Return the next step, and R·step."""
+    xp = task.xp
+    errors = seen.excess, seen.error, task.room, damping
+    step = newton_step(task.open, _slopes(task, seen), *errors) * s.t[..., None]
+    # On flat ground, where S is nearly singular, it would leap far beyond all prices.
+    length = xp.max(xp.abs(step), axis=-1)
+    reach = xp.clip((task.spread + 2 * s.t) / xp.where(length > 0, length, 1.0), 0.0, 1.0)
+    step = xp.where(length > 0, reach, 1.0)[..., None] * step
+    return step, xp.sum(seen.excess * step, axis=-1)
+
+
+def _stage(task: _Task, s: _State, seen: Look, verdict: Verdict, kept: Array) -> Any:
+    """Return the next temperature, prices for it, and by what it falls after that."""
+    xp, t, cooler, least = task.xp, s.t, verdict.cooler, verdict.least
+    hottest = xp.maximum(xp.where(verdict.cold, COOLING, HOTTER) * t, task.spread / 2)
+    between = xp.where(verdict.nearer, xp.sqrt(s.hot) * xp.sqrt(t), hottest)
+    quick = cooler & (verdict.passes < QUICK)
+    ratio = xp.where(quick, xp.clip(s.ratio**2, COOLING, 1e6), COOLING)
+    following = xp.where(cooler, xp.maximum(least, t / ratio), between)
+    # Prices are nearly linear in T where the same entries stay between 0 and 1.
+    since = xp.where(cooler & (s.hot > t), s.hot - t, math.inf)
+    ahead = kept - ((t - following) / since)[..., None] * (s.kept - seen.beta)
+    return following, ahead, xp.where(verdict.changed, ratio, s.ratio)
+
+
+def _slopes(task: _Task, seen: Look) -> Array:
+    rows = seen.rows
+    return slopes_of(task.link, seen.weights, rows.y, task.open.k, rows.t[..., 0])
+
+
+def _rounding(p: Open, seen: Look, t: Array) -> Array:
     """Return how far rounded prices move weights between 0 and 1, roughly."""
-    xp = namespace(p.x)
+    xp, beta, weights = namespace(p.x), seen.beta, seen.weights
     inside = (weights > 0) & (weights < 1) & (p.x > -math.inf)
     size = xp.where(inside, xp.abs(p.x), 0.0) + xp.where(inside, xp.abs(beta)[..., None, :], 0.0)
     return 8 * float(xp.finfo(p.x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
-def _alternated(p: Open, link: Link, t: Array, spread: Array, beta: Array) -> Array:
+def _alternated(task: _Task, t: Array, beta: Array) -> Array:
     """Return the prices by the columns' own thresholds, at the rows' thresholds for β.
 
     This minimises the convex function over β alone: slower than Newton's method, but sure.
     """
-    xp = namespace(p.x)
+    xp, p = task[:2]
 
     def thresholds(y: Array, k: Array) -> Array:
-        rows = near(y, k, t, spread, link)
-        found = route.answer(THETA, given_again(rows.y, k, rows.t, link))
+        rows = near(y, k, t, task.spread, task.link)
+        found = route.answer(THETA, given_again(rows.y, k, rows.t, task.link))
         return xp.where(xp.isfinite(found), rows.origin + found * rows.unit, 0.0)
 
     alpha = thresholds(p.x - beta[..., None, :], p.k)

@@ -22,7 +22,6 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
-from kofn.inputs.compiled import whole
 from kofn.links import Link, table
 from kofn.links.link import by_id
 from kofn.maps.assignment.arguments import Matrices, matrices
@@ -30,6 +29,7 @@ from kofn.maps.assignment.implicit import attached
 from kofn.maps.assignment.margins import Open, Settled, opened
 from kofn.maps.assignment.search import Prices, prices, spread_of
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
+from kofn.rows.compiled import whole
 
 __all__ = ["soft_assignment", "soft_assignment_prices"]
 

@@ -11,8 +11,8 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, cast, move_axis, quiet
 from kofn.arrays.operations import comparable, outermost, take_along_last
 from kofn.arrays.typing import ArrayT, KindT
-from kofn.inputs.given import last_mask
 from kofn.operations.choice import FIRST, FIRST_OF_MASKED, way_of
+from kofn.rows.given import last_mask
 
 __all__ = ["TopK", "topk"]
 

@@ -29,10 +29,10 @@ from kofn.arrays.operations import (
     take_along_last,
 )
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import last_mask
 from kofn.maps.ordered.interpolated import LONG, Interpolation, Wanted, mirrored, quantiles, wanted
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
+from kofn.rows.given import last_mask
 
 __all__ = ["quantile"]
 

@@ -21,13 +21,13 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, comparable, outermost
 from kofn.arrays.typing import ArrayT
-from kofn.inputs.given import Given, temperature_of, without_deleted
 from kofn.maps.ordered.interpolated import LONG, Interpolation, mirrored, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
 from kofn.operations.topk import THETA
-from kofn.segments.form import SegmentForm, form_of_segments
-from kofn.segments.given import mask_of
-from kofn.segments.ordered import Ordered, in_column, ordered, states_of
+from kofn.rows.given import Given, temperature_of, without_deleted
+from kofn.rows.segments.form import SegmentForm, form_of_segments
+from kofn.rows.segments.given import mask_of
+from kofn.rows.segments.ordered import Ordered, in_column, ordered, states_of
 
 __all__ = ["segment_quantile", "segment_topk"]
 

@@ -67,7 +67,7 @@ def _agree(ranks: Any, like: Any, described: str, group: Any) -> None:
     Where reading the answer waits for a device, it is read only by a process that steps something
     else than last time. But it is sent in every process: another one may do so.
     """
-    from kofn.shards.header import Arguments, ends_of_digests, handshake
+    from kofn.rows.shards.header import Arguments, ends_of_digests, handshake
 
     device = ranks.device_for(like)
     if group not in _agreed or not _waits(device):
@@ -92,7 +92,7 @@ def _summed(biases: Sequence[Any], described: str, group: Any, name: str) -> lis
     Messages of different sizes might never end. Grids of histograms are made the same before, by
     another small message.
     """
-    from kofn.shards.ranks import Ranks
+    from kofn.rows.shards.ranks import Ranks
 
     ranks = Ranks((group,), name)
     like = biases[0].load() if biases else None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 from kofn import kernels
@@ -40,6 +41,48 @@ def prepared_once_a_launch():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang", once)
         patch.setattr(interpreter.GridExecutor, "__call__", launch_anew)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shapes_made_once():
+    """Triton checks and copies the shape of each number that an interpreted kernel computes: for
+    half of the time again. Blocks of one type and shape share what was found of the first.
+    """
+    blocks, init, broadcast = {}, tl.block_type.__init__, TritonSemantic.broadcast_impl_value
+    types, find = {}, interpreter._get_np_dtype
+
+    def block(self, element_ty, shape):
+        key = id(element_ty), *(getattr(size, "value", size) for size in shape)
+        if key not in blocks:
+            init(self, element_ty, shape)
+            self.of_tensors = tl.tuple([tl.constexpr(size) for size in self.shape])
+            self.of_tensors.numel = tl.constexpr(self.numel)
+            blocks[key] = vars(self)  # which keeps the element type, and so its id
+        vars(self).update(blocks[key])
+
+    def tensor(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape = type.of_tensors if type.is_block() else NO_SHAPE
+        self.numel = self.shape.numel
+
+    def broadcast_unless_alike(self, lhs, rhs):
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        return broadcast(self, lhs, rhs)
+
+    def type_of(given):
+        if given.scalar.name not in types:
+            types[given.scalar.name] = find(given)
+        return types[given.scalar.name]
+
+    NO_SHAPE = tl.tuple([])
+    NO_SHAPE.numel = tl.constexpr(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl.block_type, "__init__", block)
+        patch.setattr(tl.tensor, "__init__", tensor)
+        patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_unless_alike)
+        patch.setattr(interpreter, "_get_np_dtype", type_of)
         yield
 
 

@@ -38,6 +38,7 @@ from kofn.kernels.cpu.runtime.native import Code
 from kofn.links.link import Link
 
 _WORDS = REGISTER // 8
+_NOTHING = array("q", bytes(8 * layout.WORDS))
 
 FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
@@ -312,13 +313,12 @@ def deal(
     in_rows = cotangent is None or two is not None
     in_bytes = cotangent is not None and cotangent.itemsize == 1
     plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
-    k, k_at = per_row(k, memory, count, size)
-    temperature, temperature_at = per_row(temperature, memory, count, size)
-    alpha, alphas_at = 0.0, 0
+    words = _NOTHING[:]
+    k, words[layout.K] = per_row(k, memory, count, size)
+    temperature, words[layout.TEMPERATURE] = per_row(temperature, memory, count, size)
+    alpha = alphas if number and alphas is not None else 0.0
     if not number:
-        alphas, alphas_at = per_row(alphas, memory, count, size)
-    elif alphas is not None:
-        alpha = alphas
+        alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
@@ -327,22 +327,24 @@ def deal(
     apart = 1 if together else crew
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
-    cotangent_at = 0 if cotangent is None else address(cotangent)
-    out_at = 0 if out is None else address(out)
-    high, low = (0, 0) if theta is None else (address(theta), address(theta) + count * size)
+    words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
+    words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
+    words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
+    words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes
+    high = words[layout.HI] = 0 if theta is None else address(theta)
+    words[layout.LO] = high and high + count * size
+    words[layout.G] = 0 if cotangent is None else address(cotangent)
+    words[layout.OUT] = 0 if out is None else address(out)
+    words[layout.THREE] = 0 if three is None else address(three)
+    words[layout.LABELS] = 0 if labels is None else address(labels)
     # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
     # own memory, or over k and T of many rows, which nobody else reads.
-    one = k_at if count > FEW else scratch + 8 * apart * width
-    one = one if two is None else address(two)
-    other = temperature_at if one == k_at else one + count * size
-    team = shared if room is None else 0  # else it is dismissed after all jobs of halves
-    work = 0, 0, count, plan.chunk, 0, plan.group, n, size, kind, team, plan.passes_at
-    labels_at = 0 if labels is None else address(labels)
-    places = address(x), cotangent_at, out_at
-    three_at = 0 if three is None else address(three)
-    numbers = high, low, k_at, temperature_at, alphas_at, one, other, three_at
-    rows = *numbers, labels_at, likely, in_bytes
-    words = array("q", (*work, *places, *rows))
+    if two is None and count > FEW:
+        words[layout.ONE], words[layout.TWO] = words[layout.K], words[layout.TEMPERATURE]
+    else:
+        words[layout.ONE] = one = scratch + 8 * apart * width if two is None else address(two)
+        words[layout.TWO] = one + count * size
     if costs is not None:
         each_cost, apart_by, in_costs = costs
         words.extend((address(each_cost), apart_by, 0 if in_costs is None else address(in_costs)))

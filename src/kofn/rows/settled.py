@@ -13,8 +13,8 @@ from kofn.arrays.kinds import (
     deleted,
     namespace,
 )
-from kofn.inputs.given import Given
 from kofn.links.link import Link
+from kofn.rows.given import Given
 from kofn.solver.reductions import Reductions
 
 
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Link  # an inner one; its parameter is a number or per row
-    known: Any = None  # of rows in several processes: what shards/statistics.py has counted
+    known: Any = None  # of rows in several processes: what rows/shards/statistics.py has counted
     costs: Array | None = None  # per entry, ≥ 0, and 0 where excluded; or None
 
     def number(self, over: Reductions, live: bool = True, top: bool = True) -> Array:

@@ -18,7 +18,8 @@ from kofn.arrays.kinds import (
     namespace,
 )
 from kofn.arrays.typing import ArrayT, Number
-from kofn.inputs.given import (
+from kofn.links.link import Link
+from kofn.rows.given import (
     HALF_TYPES,
     NUMBERS,
     Given,
@@ -26,8 +27,7 @@ from kofn.inputs.given import (
     temperature_or_number,
     without_deleted,
 )
-from kofn.links.link import Link
-from kofn.segments.form import SegmentForm, form_of_segments
+from kofn.rows.segments.form import SegmentForm, form_of_segments
 
 
 def segment_given(

@@ -27,12 +27,12 @@ def require_integral(link: Link, like: Array) -> None:
 def _ends(link: Link, like: Array) -> tuple[float, float, float]:
     """Return (z, G(−z), G(z) − z) at a large z as numbers, even while `like` is traced."""
     if is_torch(like):
-        from kofn.inputs.torch_constants import integral_ends as of_torch
+        from kofn.rows.torch_constants import integral_ends as of_torch
 
         found: tuple[float, float, float] = of_torch(link.id)
         return found
     if is_jax(like):
-        from kofn.inputs.jax_compiled import integral_ends as of_jax
+        from kofn.rows.jax_compiled import integral_ends as of_jax
 
         known: tuple[float, float, float] = of_jax(link.id)
         return known

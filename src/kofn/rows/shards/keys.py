@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.shards.ranks import Ranks
+from kofn.rows.shards.ranks import Ranks
 
 
 def keys_of(x: Tensor) -> Tensor:

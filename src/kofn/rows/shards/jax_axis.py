@@ -11,8 +11,8 @@ from jax import lax
 from kofn.arrays.jax.axes import as_integers, as_numbers, variations, varying
 from kofn.arrays.kinds import is_jax
 from kofn.arrays.operations import greatest, least
-from kofn.inputs.given import Given, given
 from kofn.links.link import Link
+from kofn.rows.given import Given, given
 
 
 @jax.tree_util.register_static

@@ -12,7 +12,8 @@ from kofn.arrays.checks import check_number, shown
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import framework, full_like
 from kofn.arrays.torch.state import is_eager, is_recorded
-from kofn.inputs.given import (
+from kofn.links.link import Link
+from kofn.rows.given import (
     NUMBERS,
     ONE,
     Given,
@@ -24,10 +25,9 @@ from kofn.inputs.given import (
     temperature_or_number,
     without_deleted,
 )
-from kofn.links.link import Link
-from kofn.shards.header import NONE, Arguments, handshake
-from kofn.shards.ranks import Ranks
-from kofn.shards.reductions import GroupRows
+from kofn.rows.shards.header import NONE, Arguments, handshake
+from kofn.rows.shards.ranks import Ranks
+from kofn.rows.shards.reductions import GroupRows
 
 
 class Shards(NamedTuple):

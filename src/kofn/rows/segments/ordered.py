@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace, scalar
 from kofn.arrays.operations import as_numbers, cumulative_sums, stable_order, take_along_last
-from kofn.segments.form import SegmentForm
+from kofn.rows.segments.form import SegmentForm
 from kofn.solver.segments import SegmentRows
 
 

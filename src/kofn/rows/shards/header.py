@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from kofn.shards.ranks import Ranks
+from kofn.rows.shards.ranks import Ranks
 
 Checked = TypeVar("Checked")
 

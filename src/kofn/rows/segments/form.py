@@ -27,7 +27,7 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import arange, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
 from kofn.arrays.without_onnx import SEGMENTS, refuse
-from kofn.segments.order import Order, as_index
+from kofn.rows.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.shards.ranks import Ranks
+from kofn.rows.shards.ranks import Ranks
 
 
 class GroupRows:

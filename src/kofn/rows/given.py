@@ -72,7 +72,7 @@ class Given(NamedTuple, Generic[KindT]):
     For kernels that take them, scores of half precision stay as they are.
     """
 
-    scores: KindT  # −inf where masked; with `for_kernels`, what `deleted` finds is still there
+    scores: KindT  # −inf where masked; for kernels, what `deleted` finds is still there
     k: Any  # or the budget: per row, NaN where out of range; or one float for all rows
     temperature: Any  # per row, or one float for all rows
     link: Link  # an inner one; its parameter is a number or per row
@@ -149,44 +149,72 @@ def given(
     mask: object,
     *,
     costs: object = None,
-    for_kernels: bool = False,
-    halves: bool = False,
     shards: int = 1,
 ) -> Given[ArrayT]:
-    """Check the arguments and bring them to a common form; with costs, `k` is the budget.
+    """Check the arguments and bring them to a common form, all in arrays of the compute dtype.
 
-    `for_kernels` is for callers who use the kernels or `rows_of`. These detect excluded scores
-    themselves, which saves a pass over the scores, and they accept numbers in place of arrays.
-    `halves` is for those who also accept half precision where kernels do. Otherwise it is cast
-    here, and excluded scores are detected before. `shards` is how many arrays like `scores` there
-    are of each row, all of which k is for.
+    With costs, `k` is the budget. `shards` is how many arrays like `scores` there are of each row,
+    all of which k is for.
+    """
+    form = form_of(scores, dim)
+    x = form.rows(without_deleted(scores))
+    return _alike(_filled(_checked(scores, form, x, k, link, temperature, mask, costs, shards)))
+
+
+def given_for_kernels(
+    scores: ArrayT,
+    k: object,
+    link: Link,
+    temperature: object,
+    dim: int,
+    mask: object,
+    *,
+    halves: bool = False,
+    costs: object = None,
+) -> Given[ArrayT]:
+    """Check the arguments for callers who use the kernels or `rows_of`.
+
+    These detect excluded scores themselves, which saves a pass over the scores, and they accept
+    numbers in place of arrays. `halves` is for those who also accept half precision where kernels
+    do. Otherwise it is cast here, and excluded scores are detected before. With costs, `k` is the
+    budget, and all is in arrays.
     """
     form = form_of(scores, dim)
     half = form.dtype_name in HALF_TYPES
     if half and halves and _is_taken(scores, form):
         x = form.last(cast(scores, form.xp.float16) if form.kind == "numpy" else scores)
     else:
-        x = form.rows(scores if for_kernels and not half else without_deleted(scores))
+        x = form.rows(without_deleted(scores) if half else scores)
+    found = _checked(scores, form, x, k, link, temperature, mask, costs)
+    plain = form.kind != "jax" and costs is None
+    return found if plain else _alike(_filled(found.wide()))
+
+
+def _checked(
+    scores: ArrayT, form: Form[ArrayT], x: ArrayT, k: Any, link: Link, temperature: Any, mask: Any,
+    costs: Any = None, shards: int = 1,
+) -> Given[ArrayT]:  # fmt: skip
+    """Return the rows x of `scores` with their mask, k, T and alpha, numbers as they are."""
     if mask is not None:
         x = form.xp.where(last_mask(mask, scores, form), x, -math.inf)
     batch, n = tuple(x.shape[:-1]), x.shape[-1]
     if n == 0:  # one excluded entry, so that a row has a minimum; in the graph of the scores
         x = form.xp.sum(x, axis=-1)[..., None] - math.inf  # type: ignore[assignment]  # of its kind
-    link, only_numbers = link.inner, type(k) in NUMBERS and type(temperature) in NUMBERS
+    link, half = link.inner, form.dtype_name in HALF_TYPES
+    only_numbers = type(k) in NUMBERS and type(temperature) in NUMBERS
     # Arrays per row get the dtype of `like`, which is then not of half precision.
     only_numbers = only_numbers and link.alpha is None and costs is None
     like = form.rows(x[:0]) if half and not only_numbers else x
     if link.alpha is not None:
         link = _link_of(link, batch, like, form.dim)
-    if costs is None:
-        k = _k_of(min(1, n) if k is ONE else k, batch, n * shards, like, form.dim)
-    else:
+    if costs is not None:
         costs, k = costs_of(costs, scores, x, form), budget_of(k, batch, like, form.dim)
+    elif k is ONE or type(k) in NUMBERS:
+        k = check_k(min(1, n) if k is ONE else k, n * shards)
+    else:
+        k = _k_of(k, batch, n * shards, like, form.dim)
     t = temperature_or_number(temperature, batch, like, form.dim, wide=half)
-    found = Given(x, k, t, link, form, costs)
-    if for_kernels and form.kind != "jax" and costs is None:
-        return found
-    return _alike(_filled(found.wide()))
+    return Given(x, k, t, link, form, costs)
 
 
 def given_again(x: ArrayT, k: Array, temperature: Array, link: Link) -> Given[ArrayT]:
@@ -243,7 +271,7 @@ def without_bad_temperatures(given: Given[ArrayT]) -> Given[ArrayT]:
 def _is_taken(scores: Array, form: Form) -> bool:
     """Return whether kernels take scores of half precision as they are."""
     if is_torch(scores) and not of_torch.state.is_plain(scores):
-        from kofn.inputs import torch_constants
+        from kofn.rows import torch_constants
 
         return torch_constants.are_halves_taken(scores)
     return kernels.serving_of("rows", scores, str(form.kind)) is not None
@@ -280,7 +308,7 @@ def weights_in_play(
 
 def _k_of(k: object, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Number:
     """Return k as a number, or per row: NaN where an array of k is below 0 or above n."""
-    if type(k) in NUMBERS or framework(k) is None:
+    if framework(k) is None:
         return check_k(k, n)
     per_row = _spread(_per_row("k", k, batch, x, dim), batch, x)
     return namespace(x).where((per_row >= 0) & (per_row <= n), per_row, math.nan)

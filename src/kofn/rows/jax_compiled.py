@@ -14,9 +14,9 @@ except ImportError:  # JAX before 0.8
     from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
 
 from kofn.arrays.kinds import promoting
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows
 from kofn.links.link import by_id
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows
 
 
 def evaluate(

@@ -7,8 +7,8 @@ import math
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, namespace
 from kofn.arrays.operations import arange, put_along_last
-from kofn.inputs.given import Given
-from kofn.segments.ordered import ordered
+from kofn.rows.given import Given
+from kofn.rows.segments.ordered import ordered
 from kofn.solver.segments import SegmentRows
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, is_torch, namespace
-from kofn.inputs.given import Given
-from kofn.segments.order import Block, Order, numbers_of, put_numbers
+from kofn.rows.given import Given
+from kofn.rows.segments.order import Block, Order, numbers_of, put_numbers
 
 Function = Callable[[Given, Sequence[Array]], Sequence[Any]]
 """(rows, arrays) -> answers"""

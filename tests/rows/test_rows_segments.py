@@ -17,8 +17,8 @@ import kofn
 from kofn import links
 from kofn.arrays.segments import segment_sum
 from kofn.losses import segment_topk_loss, topk_loss
-from kofn.segments import form as segment_form
-from kofn.segments import order as segment_order
+from kofn.rows.segments import form as segment_form
+from kofn.rows.segments import order as segment_order
 from rows_of_users import DTYPES, draw
 from support import (
     CAUCHY,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_k
-from kofn.inputs.settled import Rows, k_and_top_weight
-from kofn.shards.given import Shards
-from kofn.shards.ranks import Ranks
+from kofn.rows.settled import Rows, k_and_top_weight
+from kofn.rows.shards.given import Shards
+from kofn.rows.shards.ranks import Ranks
 from kofn.solver.bracket import WIDE
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_jax
-from kofn.inputs.given import Given
-from kofn.inputs.settled import Rows
+from kofn.rows.given import Given
+from kofn.rows.settled import Rows
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -24,7 +24,7 @@ def evaluate(
     """
     if is_jax(rows.scores):
         from kofn.arrays.jax.compile import bound
-        from kofn.inputs.jax_compiled import evaluate as compiled
+        from kofn.rows.jax_compiled import evaluate as compiled
 
         chosen: Any = bound(function, **settings) if settings else function
         rows = rows._replace(form=None) if type(rows) is Given else rows

@@ -1,0 +1,52 @@
+"""The operation that CONTRIBUTING.md declares: its block is right, by kernels and by array code."""
+
+import re
+
+import pytest
+import torch
+
+from kofn import links, soft_topk
+from kofn.adapters import route
+from kofn.adapters.torch.operators import register
+from kofn.formulas import answers
+from kofn.operations import topk
+from kofn.rows.given import given_for_kernels
+from kofn.solver.reductions import DENSE
+from places import ROOT
+
+
+def variance(rows, over=DENSE, *, found):
+    """Step 1 of the page, which leaves writing it to the reader."""
+    p = answers.weights(rows, over, found=found)
+    return over.sum(p * (1 - p))
+
+
+@pytest.fixture(scope="module")
+def declared():
+    """The declaration, as the page has it, run in the file that the page names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text[text.index("## Add an operation") :].split("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "variance", variance, raising=False)
+        names = dict(vars(topk))
+        exec(re.sub(r"^ {3}", "", block, flags=re.MULTILINE), names)
+    register(names["VARIANCE"])
+    return names["VARIANCE"]
+
+
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+def test_the_operation_has_its_values_and_derivatives(declared, kernels, monkeypatch):
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    x = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    k = torch.tensor([1.0, 2.5, 4.0], dtype=torch.float64)
+    t = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    leaves = [each.requires_grad_() for each in (x, k, t)]
+
+    def spread(x, k, t):
+        return route.answer(declared, given_for_kernels(x, k, links.logistic, t, -1, None))
+
+    p = soft_topk(x, k, temperature=t)
+    torch.testing.assert_close(spread(*leaves), (p * (1 - p)).sum(-1))
+    assert torch.autograd.gradcheck(spread, leaves)
+    assert torch.autograd.gradgradcheck(spread, leaves)

@@ -6,6 +6,7 @@ import torch
 
 from kofn.adapters.shards import choice
 from kofn.adapters.shards import knapsack_choice as shard_knapsack_choice
+from kofn.arrays.keys import keys_of
 from kofn.rows.shards import keys as search
 
 
@@ -32,7 +33,7 @@ def keys_at_all_distances(rng, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_messages_of_a_choice_in_several_processes_have_a_bound(monkeypatch, rng, dtype):
-    keys = search.keys_of(keys_at_all_distances(rng, dtype))
+    keys = keys_of(keys_at_all_distances(rng, dtype))
     assert search.most_rounds(keys) == (11 if dtype == np.float32 else 22)
     for k in (1, 7, 29):
         ranks = OneRank()
@@ -50,7 +51,7 @@ def test_the_messages_of_a_choice_in_several_processes_have_a_bound(monkeypatch,
 
 
 def test_the_messages_of_a_choice_with_costs_have_a_bound(monkeypatch, rng):
-    keys = search.keys_of(keys_at_all_distances(rng, np.float64))
+    keys = keys_of(keys_at_all_distances(rng, np.float64))
     price = torch.from_numpy(rng.integers(1, 9, keys.shape).astype(float))
     purse = price.sum(-1) * 0.4
     keyed = shard_knapsack_choice._Keyed(keys, price, purse)

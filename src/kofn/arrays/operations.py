@@ -10,6 +10,7 @@ import numpy as np
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.dtensor import is_dtensor
+from kofn.arrays.keys import keys_of, with_one_nan, without_negative_zeros
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -166,8 +167,6 @@ def top_indices(x: ArrayT, k: int) -> ArrayT:
     if is_jax(x):
         from jax import lax
 
-        from kofn.arrays.jax.axes import without_negative_zeros
-
         # JAX's top_k orders −0 below 0.
         return lax.top_k(without_negative_zeros(with_undivided_rows(x)), k)[1]  # type: ignore[return-value]  # of its kind
     return np.argsort(-x, axis=-1, kind="stable")[..., :k]  # type: ignore[return-value]  # of the kind of x
@@ -181,9 +180,9 @@ def stable_order(x: Array, descending: bool = False) -> Array:
     if is_torch(x):
         return x.sort(dim=-1, descending=descending, stable=True).indices
     if is_jax(x):
-        from kofn.arrays.jax.axes import keys_of
-
-        return namespace(x).argsort(keys_of(x), axis=-1, stable=True, descending=descending)
+        return namespace(x).argsort(
+            keys_of(with_one_nan(x)), axis=-1, stable=True, descending=descending
+        )
     if descending:
         return x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     return np.argsort(x, axis=-1, kind="stable")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kofn.adapters import array_code
-from kofn.adapters.jax.choice import hard_in_shards, ranked_in_shards
+from kofn.adapters.jax.choice import hard_in_shards
+from kofn.adapters.shards import ranked
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
@@ -68,7 +69,7 @@ class OnAxes(Layout):
         """JAX itself knows what is the same on all devices."""
 
     def ranked(self, x: Array, playing: Array | None, ranks: Array) -> Array:
-        at_ranks = ranked_in_shards(stop_gradient(x), playing, ranks, self.over)  # type: ignore[arg-type]  # of JAX
+        at_ranks = ranked.ranked(stop_gradient(x), playing, ranks, self.over)
         return self.owned(None, take_along_last(x, at_ranks.entries), at_ranks.mine)
 
     def owned(self, shared: object, own: Array, mine: Array) -> Array:

@@ -11,6 +11,8 @@ from torch import Tensor, is_grad_enabled, where
 from kofn.adapters.shards import answers as torch_shards
 from kofn.adapters.shards import choice, ranked
 from kofn.arrays.form import Form
+from kofn.arrays.keys import numbers_of
+from kofn.arrays.kinds import dtype_name
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
 from kofn.operations.operation import Operation
@@ -68,10 +70,11 @@ class OnGroup(Layout):
         agree(self.ranks, self.scores, Arguments(words))
 
     def ranked(self, x: Tensor, playing: Tensor | None, ranks: Tensor) -> Tensor:
-        at_ranks = ranked.ranked(x.detach(), playing, ranks, self.ranks)
+        at_ranks = ranked.ranked(x.detach(), playing, ranks, self.over)
+        numbers: Tensor = numbers_of(at_ranks.keys, dtype_name(x))  # type: ignore[type-var]  # of torch
         if not x.shape[-1]:
-            return at_ranks.numbers + x.sum()  # the graph that the other ranks have
-        return self.owned(at_ranks.numbers, x.gather(-1, at_ranks.entries), at_ranks.mine)
+            return numbers + x.sum()  # the graph that the other ranks have
+        return self.owned(numbers, x.gather(-1, at_ranks.entries), at_ranks.mine)
 
     def owned(self, shared: Tensor, own: Tensor, mine: Tensor) -> Tensor:
         # Only this process's entries have the gradient here.

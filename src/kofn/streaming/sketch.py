@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kofn import kernels
+from kofn.arrays.keys import keys_of, numbers_of
 from kofn.arrays.kinds import Array, deleted
 from kofn.links.link import Link
 from kofn.streaming.blocks import Blocks, Part, Shared, added, in_memory
@@ -82,19 +83,9 @@ def count(x: np.ndarray, counts: np.ndarray, prefix: int, below: int, width: int
     counts += np.bincount(digits, minlength=1 << width)
 
 
-def keys_of(x: np.ndarray) -> np.ndarray:
-    """Return signed integers in the order of the scores; 0 and −0 have the same."""
-    whole = np.dtype(f"i{x.itemsize}")
-    keys = (x + 0.0).view(whole)
-    return keys ^ ((keys >> (8 * x.itemsize - 1)) & np.iinfo(whole).max)
-
-
 def scores_of(keys: np.ndarray, bits: int) -> np.ndarray:
     """Return the scores of signed keys."""
-    whole = np.dtype(f"i{bits // 8}")
-    keys = keys.astype(whole)
-    keys = keys ^ ((keys >> (bits - 1)) & np.iinfo(whole).max)
-    return keys.view(f"f{bits // 8}")
+    return numbers_of(keys.astype(f"i{bits // 8}"), f"float{bits}")
 
 
 class Bins(NamedTuple):

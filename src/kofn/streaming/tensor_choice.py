@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kofn.arrays.keys import keys_of
 from kofn.streaming.cut import cut
 from kofn.streaming.tensors import Chunk, Pieces, parts, wide
 
@@ -130,8 +131,4 @@ def _histogram(
 def _keys(chunk: Chunk, has_costs: bool) -> Tensor:
     """Return integers in the order of the densities; 0 and −0 are equal, NaN is the greatest."""
     x = chunk.x.double() / chunk.cost if has_costs else chunk.x
-    x = torch.nan_to_num(x, math.nan, math.inf, -math.inf) + 0.0
-    whole = torch.int64 if x.dtype == torch.float64 else torch.int32
-    bits = x.view(whole)
-    top = torch.iinfo(whole).max
-    return (bits ^ ((bits >> (64 if whole == torch.int64 else 32) - 1) & top)).long()
+    return keys_of(torch.nan_to_num(x, math.nan, math.inf, -math.inf)).long()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import lax, numpy
 
 from kofn.adapters.jax.operators import Operator, Settings, bind
+from kofn.adapters.shards.ranked import ranked as ranked_in_parts
+from kofn.adapters.shards.ranked import shares
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.jax.axes import keys_of
-from kofn.arrays.kinds import dtype_name, promoting
+from kofn.arrays.keys import keys_of, with_one_nan
+from kofn.arrays.kinds import promoting
 from kofn.arrays.operations import top_indices
 from kofn.formulas import choice
 from kofn.kernels.contract import SMALLEST
@@ -55,8 +56,7 @@ def first(x: jax.Array, k: int, way: int) -> jax.Array:
     if way & SMALLEST:
         return _chosen(x, k, _smallest, ascending=True)
     # XLA orders a NaN by its sign.
-    known = numpy.where(x != x, math.nan, x) if "float" in dtype_name(x) else x
-    return _chosen(known, k, top_indices)
+    return _chosen(with_one_nan(x), k, top_indices)
 
 
 def _smallest(x: jax.Array, k: int) -> Any:
@@ -143,7 +143,7 @@ def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = D
     x, *mask, ranks = given
     if not isinstance(over, AxisRows):
         return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]
-    found = ranked_in_shards(x, mask[0] if mask else None, ranks, over)
+    found = ranked_in_parts(x, mask[0] if mask else None, ranks, over)
     places = found.entries + over.positions(x.shape[-1])[0]
     return [over.total(numpy.where(found.mine, places, 0).astype(ranks.dtype))]
 
@@ -158,46 +158,15 @@ _RANKED_OF_MASKED = Operator("kofn_ranked_of_masked", (2,), (0, 1, 2), _ranked, 
 
 def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
     """Return the shares of the k largest entries of rows in shards, ties to the lowest place."""
-    keys = _keys(x)
-    last = _last_key(keys, k, over)[..., None]
-    tie, above = keys == last, keys > last
-    shards = lax.axis_size(over.names)
-    here = numpy.arange(shards) == lax.axis_index(over.names)
-    ties = numpy.where(here, tie.sum(-1, dtype="int32")[..., None], 0)
-    counts = over.total(numpy.concatenate([above.sum(-1, dtype="int32")[..., None], ties], -1))
-    before = numpy.where(numpy.arange(shards) < lax.axis_index(over.names), counts[..., 1:], 0)
-    place = numpy.cumsum(tie, -1, dtype="int32") - 1 + before.sum(-1, dtype="int32")[..., None]
-    share = numpy.clip(k[..., None] - (counts[..., :1] + place), 0.0, 1.0)
-    return numpy.where(above, 1.0, numpy.where(tie, share, 0.0)).astype(x.dtype)
-
-
-BITS = 4
-"""Bits of a key that are found at a time, by counts of 15 numbers."""
-
-
-def _last_key(keys: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
-    """Return the key of the last entry chosen: the largest with ⌈k⌉ entries at or above it."""
-    width = 8 * keys.dtype.itemsize
-    digits = numpy.arange(1, 1 << BITS, dtype=keys.dtype)
+    keys = keys_of(x)
     rank = numpy.maximum(numpy.ceil(numpy.where(numpy.isnan(k), 1.0, k)), 1.0)[..., None]
 
-    def refine(i: Any, prefix: jax.Array) -> jax.Array:
-        shift = (width - BITS * (i + 1)).astype(keys.dtype)
-        tried = prefix[..., None] + (digits << shift)
-        reached = over.total((keys[..., None] >= tried[..., None, :]).sum(-2, dtype="int32"))
-        digit = (reached >= rank).sum(-1, dtype="int32").astype(keys.dtype)
-        return prefix + (digit << shift)
+    def reached(wanted: jax.Array) -> jax.Array:
+        return (keys >= wanted).sum(-1, keepdims=True, dtype="int32")
 
-    return lax.fori_loop(0, width // BITS, refine, numpy.zeros_like(k, dtype=keys.dtype))
-
-
-def _keys(x: jax.Array, nan: int = -1) -> jax.Array:
-    """Return integers ≥ 0 in the order of the numbers, NaN before all (−1) or after all (1)."""
-    ordered = keys_of(x, nan)
-    least = numpy.iinfo(ordered.dtype).min
-    if least == 0:
-        return ordered
-    return lax.bitcast_convert_type(ordered ^ least, f"uint{8 * x.dtype.itemsize}")
+    last = over.last_key(rank, keys, None, reached, lambda counts: counts >= rank)
+    found: jax.Array = shares(keys > last, keys == last, k, over).astype(x.dtype)
+    return found
 
 
 def first_in_shards(
@@ -212,68 +181,3 @@ def first_in_shards(
     sent = (*(numpy.take_along_axis(each, own, -1) for each in arrays), places)
     *every, places = (lax.all_gather(a, over.names, axis=a.ndim - 1, tiled=True) for a in sent)
     return numpy.take_along_axis(places, rule(*every), -1)
-
-
-class Ranked(NamedTuple):
-    """Where the numbers of some ranks are, (…, m)."""
-
-    entries: jax.Array  # of this device's part
-    mine: jax.Array  # whether that is the entry
-
-
-def ranked_in_shards(
-    x: jax.Array, playing: jax.Array | None, ranks: jax.Array, over: AxisRows
-) -> Ranked:
-    """Return where the numbers of these ranks are, 0 for the smallest; NaN is the largest.
-
-    Equal numbers are ranked by their place. No numbers are sent: counts of them are summed.
-    """
-    left_out = numpy.zeros(x.shape, bool) if playing is None else ~playing
-    keys = _keys(x, 1)
-    keys = numpy.where(left_out, ~numpy.zeros_like(keys), keys)
-    order = numpy.lexsort((keys, left_out), axis=-1)
-    ordered = numpy.take_along_axis(keys, order, -1)
-    count = (~left_out).sum(-1, dtype="int32")[..., None]
-    ranks = ranks.astype("int32")
-
-    def below(wanted: jax.Array) -> jax.Array:
-        return numpy.minimum(_searched(ordered, wanted).astype("int32"), count)
-
-    width = 8 * keys.dtype.itemsize
-    digits = numpy.arange(1, 1 << BITS, dtype=keys.dtype)
-
-    def refine(i: Any, prefix: jax.Array) -> jax.Array:
-        shift = (width - BITS * (i + 1)).astype(keys.dtype)
-        tried = prefix[..., None] + (digits << shift)
-        flat = tried.reshape(*tried.shape[:-2], -1)
-        counts = over.total(below(flat)).reshape(tried.shape)
-        digit = (counts <= ranks[..., None]).sum(-1, dtype="int32").astype(keys.dtype)
-        return prefix + (digit << shift)
-
-    # Zeros that vary over the devices as the loop's answers do.
-    start = (over.total(0 * count) + 0 * ranks).astype(keys.dtype)
-    found = lax.fori_loop(0, width // BITS, refine, start)
-    first, through = below(found), _through(ordered, found, count)
-    here = numpy.arange(lax.axis_size(over.names)) == lax.axis_index(over.names)
-    ties = numpy.where(here, (through - first)[..., None], 0)
-    sums = over.total(numpy.concatenate([first[..., None], ties], -1))
-    before = numpy.where(numpy.arange(here.shape[0]) < lax.axis_index(over.names), sums[..., 1:], 0)
-    place = ranks - sums[..., 0] - before.sum(-1, dtype="int32")
-    mine = (place >= 0) & (place < through - first)
-    at = numpy.clip(first + place, 0, x.shape[-1] - 1)
-    return Ranked(numpy.take_along_axis(order, at, -1), mine)
-
-
-def _searched(ordered: jax.Array, wanted: jax.Array, side: str = "left") -> jax.Array:
-    """Return how many of the ordered numbers of each row are less than those wanted."""
-    find: Any = partial(numpy.searchsorted, side=side)
-    for _ in ordered.shape[:-1]:
-        find = jax.vmap(find)
-    found: jax.Array = find(ordered, wanted)
-    return found
-
-
-def _through(ordered: jax.Array, wanted: jax.Array, count: jax.Array) -> jax.Array:
-    """Return how many are not greater."""
-    found = _searched(ordered, wanted, "right").astype("int32")
-    return numpy.minimum(found, count)

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.adapters.shards.ranked import shares
 from kofn.arrays.checks import check_k
+from kofn.arrays.keys import keys_of
 from kofn.rows.shards.given import Shards
-from kofn.rows.shards.keys import Cut, integers_of, keys_of, most_rounds, searched
+from kofn.rows.shards.keys import Cut, most_rounds, searched
 from kofn.rows.shards.ranks import Ranks
 
 
@@ -30,14 +32,16 @@ def hard(shards: Shards) -> Tensor:
     """Return this rank's entries of `formulas.choice.hard`, without a gradient."""
     x, k = shards.scores.detach(), shards.k.detach()
     playing, bad = x != -math.inf, x.isnan()
-    keys = keys_of(x).masked_fill(~playing | bad, torch.iinfo(integers_of(x)).min)
+    keys = keys_of(x)
+    keys = keys.masked_fill(~playing | bad, torch.iinfo(keys.dtype).min)
     keyed, has_nan, size = _gathered(shards, keys, bad, k)
     if shards.k_number is not None:
         check_k(shards.k_number, size)
     k = torch.where(k <= size, k, math.nan)
-    cut = _searched(keyed, shards.ranks)
-    found = _weights(keyed, cut, k, shards.ranks, x.dtype)
-    found = torch.where(playing & ~bad & (keyed.chosen > 0)[..., None], found, 0.0)
+    last = _last(keyed, shards.ranks)
+    some = (keyed.chosen > 0)[..., None]
+    found = shares(keys > last, (keys == last) & some, k, shards.over).to(x.dtype)
+    found = torch.where(playing & ~bad & some, found, 0.0)
     unknown = k.isnan()[..., None]
     lost = playing & (unknown | (has_nan[..., None] & (x != math.inf)))
     return torch.where(lost, math.nan, found)
@@ -75,23 +79,9 @@ def _searched(p: _Keyed, ranks: Ranks) -> Tensor:
     ).low
 
 
-def _weights(p: _Keyed, cut: Tensor, k: Tensor, ranks: Ranks, dtype: torch.dtype) -> Tensor:
-    """Return clip(k − rank, 0, 1), where equal scores are ranked by their index in the row."""
-    cut = cut.to(p.keys.dtype)[..., None]
+def _last(p: _Keyed, ranks: Ranks) -> Tensor:
+    """Return the key of the last score that is chosen, (…, 1)."""
+    cut = _searched(p, ranks).to(p.keys.dtype)[..., None]
     most = torch.iinfo(p.keys.dtype).max
     nearest = torch.where(p.keys >= cut, p.keys, most).amin(-1).long()
-    last = (-ranks.max(-nearest)).to(p.keys.dtype)[..., None]
-    above, equal = p.keys > last, p.keys == last
-    before, ties = ranks.sum(torch.stack([above.sum(-1), equal.sum(-1)]))
-    left = k - before
-    place = torch.zeros_like(p.keys)
-    if bool(((left < ties) & (ties > 1) & (p.chosen > 0)).any()):
-        place = _places(equal, ranks)
-    share = (left[..., None] - place).clamp(0, 1)
-    return torch.where(above, 1.0, torch.where(equal, share, 0.0)).to(dtype)
-
-
-def _places(equal: Tensor, ranks: Ranks) -> Tensor:
-    """Return how many equal scores of a row come before each, on ranks before this one too."""
-    counts = ranks.gathered(equal.sum(-1).contiguous())
-    return counts[: ranks.place].sum(0)[..., None] + equal.cumsum(-1) - 1
+    return (-ranks.max(-nearest)).to(p.keys.dtype)[..., None]

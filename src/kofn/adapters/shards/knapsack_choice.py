@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.keys import keys_of
 from kofn.formulas import knapsack_choice
 from kofn.rows.given import Given
-from kofn.rows.shards.keys import Cut, keys_of, most_rounds, searched
+from kofn.rows.shards.keys import Cut, most_rounds, searched
 from kofn.rows.shards.ranks import Ranks
 from kofn.rows.shards.reductions import GroupRows
 

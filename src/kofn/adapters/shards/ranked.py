@@ -1,88 +1,93 @@
-"""Numbers of rows in several processes by their rank: exact, by counts, and no numbers are sent.
+"""Entries of rows in shards by their rank: exact, by counts, and no numbers are sent.
 
-Each process sorts its part once. A number is found by its bits, as `keys.py` searches.
+`over` are the reductions of rows in several processes, or along axes of a mesh. Each part is sorted
+once.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from kofn.rows.shards.keys import Cut, keys_of, most_rounds, numbers_of, searched
-from kofn.rows.shards.ranks import Ranks
+from kofn.arrays.keys import keys_of, with_one_nan
+from kofn.arrays.kinds import Array, cast, dtype_name, is_torch, namespace
+from kofn.arrays.operations import cumulative_sums, stable_order, take_along_last
+from kofn.formulas.choice import order_by_states
 
 
 class Found(NamedTuple):
-    """Numbers by their rank, (…, m), the same in all processes, and which process has them."""
+    """Numbers by their rank, (…, m), the same in all parts, and which part has them."""
 
-    numbers: Tensor
-    entries: Tensor  # of this process's part
-    mine: Tensor  # whether that is the entry
+    keys: Array  # `keys_of` the numbers
+    entries: Array  # of this part
+    mine: Array  # whether that is the entry
 
 
-def ranked(x: Tensor, playing: Tensor | None, ranks: Tensor, group: Ranks) -> Found:
+def ranked(x: Any, playing: Any, ranks: Any, over: Any) -> Found:
     """Return the numbers of these ranks, 0 for the smallest; equal ones are ranked by their index.
 
+    NaN is the largest number.
+
     Args:
-        x: (…, n), this process's part, without a gradient. playing: which of them count.
-        ranks: (…, m), int64, each below the number of those that count in the whole row.
+        x: (…, n), this part, without a gradient. playing: which of them count, None for all.
+        ranks: (…, m), each below the number of those that count in the whole row.
     """
-    keys = keys_of(x)
-    last = keys_of(x.new_full((1,), torch.inf)) + 1
-    keys = torch.where(x.isnan(), last, keys)  # NaN is the largest, whatever its sign
-    left_out = torch.iinfo(keys.dtype).max
-    if playing is not None:
-        keys = keys.masked_fill(~playing, left_out)
-    ordered, order = keys.sort(dim=-1, stable=True)
-    count = (ordered < left_out).sum(-1, keepdim=True)
-    own = _Own(ordered, count)
-    low = _searched(own, ranks, group)
-    below, through = own.below(low), own.below(low + 1)
-    total = group.sum(torch.stack([below, through - below]))
-    ties = group.gathered((through - below).contiguous())
-    place = ranks - total[0] - ties[: group.place].sum(0)
-    mine = (place >= 0) & (place < through - below)
-    if x.shape[-1] == 0:
-        return Found(_numbers_of(low, last, x), torch.zeros_like(ranks), mine)
-    at = (below + place).clamp(0, x.shape[-1] - 1)
-    return Found(_numbers_of(low, last, x), order.gather(-1, at), mine)
-
-
-class _Own(NamedTuple):
-    """This process's keys in their order, and how many of them count."""
-
-    ordered: Tensor
-    size: Tensor
-
-    def below(self, keys: Tensor) -> Tensor:
-        """Return how many are less."""
-        wanted = keys.to(self.ordered.dtype).contiguous()
-        found = torch.searchsorted(self.ordered, wanted)
-        return torch.minimum(found, self.size)
-
-
-def _searched(own: _Own, ranks: Tensor, group: Ranks) -> Tensor:
-    """Return the keys of these ranks: at most so many are less, and more are not greater."""
-    keys = own.ordered
-    info = torch.iinfo(keys.dtype)
-    if keys.shape[-1]:
-        some = own.size > 0
-        least = torch.where(some, keys[..., :1], info.max)
-        end = (own.size - 1).clamp(min=0)
-        greatest = torch.where(some, keys.gather(-1, end), info.min)
+    xp, keys = namespace(x), keys_of(with_one_nan(x))
+    has_room = playing is None or "float" in dtype_name(x)  # no float has the greatest key
+    if playing is None:
+        playing = xp.ones_like(x, dtype=xp.bool)
     else:
-        least, greatest = (keys.new_full((*keys.shape[:-1], 1), e) for e in (info.max, info.min))
-    # ~ in place of −, which the least integer has not.
-    high, low = group.max(torch.stack([greatest.long(), ~least.long()]))
-    low, high = (each.expand_as(ranks) for each in (~low, high + 1))
-    open_ = low < high
-    cut = Cut(torch.where(open_, low, 0), torch.where(open_, high, 1), ranks)
-    rounds = most_rounds(keys)
-    return searched(cut, open_, group, rounds, own.below, lambda counts: counts <= ranks).low
+        keys = xp.where(playing, keys, np.iinfo(dtype_name(keys)).max)
+    order = stable_order(keys) if has_room else order_by_states(x, ~playing, False)
+    ordered = take_along_last(keys, order)
+    ranks = cast(ranks, over.counted)
+    count = xp.sum(playing, axis=-1, keepdims=True, dtype=over.counted)
+
+    def below(wanted: Array, side: str = "left") -> Any:
+        places = cast(_places(ordered, wanted, side), over.counted)
+        return xp.minimum(places, count)
+
+    last = over.last_key(ranks, ordered, count, below, lambda counts: counts <= ranks)
+    first, through = below(last), below(last, "right")
+    last = cast(last, keys.dtype)
+    total, before = over.before(first, through - first)
+    place = ranks - total - before
+    mine = (place >= 0) & (place < through - first)
+    if not x.shape[-1]:
+        return Found(last, xp.zeros_like(ranks), mine)
+    at = xp.clip(first + place, 0, x.shape[-1] - 1)
+    return Found(last, take_along_last(order, at), mine)
 
 
-def _numbers_of(keys: Tensor, nan: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers of keys in the dtype of `like`; that of NaN is `nan`."""
-    return torch.where(keys >= nan, torch.nan, numbers_of(keys, like))
+def _places(ordered: Any, wanted: Any, side: str) -> Any:
+    """Return where among the ordered numbers of each row those wanted would stand."""
+    if is_torch(ordered):
+        find: Any = namespace(ordered).searchsorted
+        return find(ordered, cast(wanted, ordered.dtype).contiguous(), side=side)
+    import jax
+
+    find = partial(jax.numpy.searchsorted, side=side)
+    for _ in ordered.shape[:-1]:
+        find = jax.vmap(find)
+    return find(ordered, wanted)
+
+
+def shares(above: Any, tie: Any, k: Any, over: Any) -> Any:
+    """Return clip(k − rank, 0, 1): 1 above the last entry chosen, and of its equals what is left.
+
+    Equal entries are ranked by their index in the row.
+    """
+    xp = namespace(above)
+
+    def due(first: Any, ties: Any) -> Any:
+        return (k - first < ties) & (ties > 1)
+
+    counts = (xp.sum(flags, axis=-1, dtype=over.counted) for flags in (above, tie))
+    rank, before = over.before(*counts, due)
+    rank = rank[..., None]
+    if before is not None:
+        rank = rank + (cumulative_sums(cast(tie, over.counted)) - 1 + before[..., None])
+    share = xp.clip(k[..., None] - rank, 0.0, 1.0)
+    return xp.where(above, 1.0, xp.where(tie, share, 0.0))

@@ -7,15 +7,14 @@ returns zeros; `formulas/implicit.py` passes detached tensors and attaches the d
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
-from kofn.arrays.torch.operator import refuse_untranslated
-from kofn.arrays.torch.state import batched, is_plain
+from kofn.arrays.torch.operator import map_batches, refuse_untranslated
+from kofn.arrays.torch.state import is_plain
 from kofn.links.link import Link, by_id
 from kofn.operations import by_kernel
 from kofn.operations.price import solved
@@ -94,12 +93,5 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return high, low, x.new_empty(x.shape), scale
 
 
-def _batched(operator, info, in_dims, *arguments):  # type: ignore[no-untyped-def]
-    """Move batch dimensions to the front; repeat arguments that are not batched."""
-    *arrays, link, number = arguments
-    answers = operator(*batched(arrays, in_dims, info.batch_size), link, number)
-    return answers, (0,) * len(answers)
-
-
-for operator in (threshold, price):
-    operator.register_vmap(partial(_batched, operator))
+map_batches(threshold)
+map_batches(price)

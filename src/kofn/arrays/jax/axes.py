@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax import lax
 
+from kofn.arrays.keys import in_order
+
 
 def varying(x: jax.Array, names: tuple[str, ...]) -> jax.Array:
     """Return x as an array that may differ along these axes, as reductions over them require."""
@@ -27,37 +29,11 @@ def variations(x: jax.Array) -> frozenset[str]:
     return frozenset(getattr(kind, "vma", ()))
 
 
-_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
-
-
 def as_integers(x: jax.Array, nan: int) -> jax.Array:
     """Return integers in the order of the numbers, NaN before all (−1) or after all (1).
 
     A maximum over devices may drop a NaN, one of integers cannot.
     """
-    bits = lax.bitcast_convert_type(x, _INTEGERS[x.dtype.itemsize])
-    info = jax.numpy.iinfo(bits.dtype)
-    ordered = jax.numpy.where(bits < 0, bits ^ info.max, bits)
+    ordered = in_order(x)
+    info = jax.numpy.iinfo(ordered.dtype)
     return jax.numpy.where(jax.numpy.isnan(x), info.max if nan > 0 else info.min, ordered)
-
-
-def without_negative_zeros(x: jax.Array) -> jax.Array:
-    """Return x with 0 for −0, by the bits: XLA may take a subnormal number for 0 and compare so."""
-    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
-        return x
-    bits = lax.bitcast_convert_type(x, _INTEGERS[x.dtype.itemsize])
-    bits = jax.numpy.where(bits == jax.numpy.iinfo(bits.dtype).min, 0, bits)
-    return lax.bitcast_convert_type(bits, x.dtype)
-
-
-def keys_of(x: jax.Array, nan: int = 1) -> jax.Array:
-    """Return integers in the order of numbers of any type, equal where these are equal."""
-    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
-        return x
-    return as_integers(without_negative_zeros(x), nan)
-
-
-def as_numbers(ordered: jax.Array, dtype: Any) -> jax.Array:
-    """Return the numbers of `as_integers`."""
-    bits = jax.numpy.where(ordered < 0, ordered ^ jax.numpy.iinfo(ordered.dtype).max, ordered)
-    return lax.bitcast_convert_type(bits, dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kofn.arrays.torch.guards import forget
 from kofn.arrays.torch.private import recorded_by
-from kofn.arrays.torch.state import is_eager
+from kofn.arrays.torch.state import batched, is_eager
 
 REFUSED = (
     "a compiled function has first derivatives only; for second derivatives, call the function "
@@ -50,6 +50,20 @@ def define(
         return operator
 
     return register
+
+
+def map_batches(operator: Any) -> None:
+    """Let vmap call an operator on rows, a link and its number, with the mapped dimension first.
+
+    Arguments that are not mapped are repeated.
+    """
+
+    def rule(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
+        *arrays, link, number = arguments
+        found = operator(*batched(arrays, in_dims, info.batch_size), link, number)
+        return found, (0,) * len(found)
+
+    operator.register_vmap(rule)
 
 
 def refuse_untranslated(name: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.arrays.torch.operator import refuse_untranslated
-from kofn.arrays.torch.state import batched, is_plain
+from kofn.arrays.torch.operator import map_batches, refuse_untranslated
+from kofn.arrays.torch.state import is_plain
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.search import Prices, prices
 
@@ -48,9 +48,4 @@ def _(x: Tensor, k: Tensor, c: Tensor, t: Tensor, *_: Any) -> tuple[Tensor, ...]
     return x.new_empty(c.shape), x.new_empty(t.shape), live, full
 
 
-@assignment_prices.register_vmap
-def _(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
-    """Move batch dimensions to the front; repeat arguments that are not batched."""
-    *arrays, link, number = arguments
-    found = assignment_prices(*batched(arrays, in_dims, info.batch_size), link, number)
-    return found, (0,) * len(found)
+map_batches(assignment_prices)

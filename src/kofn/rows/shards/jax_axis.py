@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax import lax
 
-from kofn.arrays.jax.axes import as_integers, as_numbers, variations, varying
-from kofn.arrays.kinds import is_jax
+from kofn.arrays.jax.axes import as_integers, variations, varying
+from kofn.arrays.keys import numbers_of
+from kofn.arrays.kinds import dtype_name, is_jax
 from kofn.arrays.operations import greatest, least
 from kofn.links.link import Link
 from kofn.rows.given import Given, given
+
+Counts = Callable[[jax.Array], jax.Array]
+
+BITS = 4
+"""Bits of a key that are found at a time, by counts of 15 numbers."""
 
 
 @jax.tree_util.register_static
@@ -25,17 +32,19 @@ class AxisRows:
     it are parts, of which the sum over devices counts.
     """
 
+    counted: ClassVar[str] = "int32"  # what entries are counted in
     names: tuple[str, ...]
     tracked: bool = False  # whether JAX tracks here which arrays differ along these axes
 
     def min(self, values: jax.Array) -> jax.Array:
         here = as_integers(least(self._own(values)), -1)
         # As a maximum, so that XLA sends it with the others.
-        return as_numbers(~self._own(lax.pmax(~here, self.names)), values.dtype)
+        sent = ~self._own(lax.pmax(~here, self.names))
+        return numbers_of(sent, dtype_name(values))
 
     def max(self, values: jax.Array) -> jax.Array:
         here = as_integers(greatest(self._own(values)), 1)
-        return as_numbers(self._own(lax.pmax(here, self.names)), values.dtype)
+        return numbers_of(self._own(lax.pmax(here, self.names)), dtype_name(values))
 
     def sum(self, values: jax.Array) -> jax.Array:
         return self.total(self._own(values).sum(-1))
@@ -61,6 +70,37 @@ class AxisRows:
     def span(self, count: int, like: Any = None) -> tuple[jax.Array, int]:
         """Return where the `count` entries that are here start in whole rows, and their length."""
         return lax.axis_index(self.names) * count, count * self.copies
+
+    def before(
+        self, counts: jax.Array, ties: jax.Array, due: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the sum of counts, and how many ties there are on the devices before this one."""
+        devices = jax.numpy.arange(lax.axis_size(self.names))
+        own = jax.numpy.where(devices == self.place, ties[..., None], 0)
+        sums = self.total(jax.numpy.concatenate([counts[..., None], own], -1))
+        earlier = jax.numpy.where(devices < self.place, sums[..., 1:], 0)
+        return sums[..., 0], earlier.sum(-1, dtype=self.counted)
+
+    def last_key(
+        self, like: jax.Array, keys: jax.Array, count: Any, counts_of: Counts, holds: Counts
+    ) -> jax.Array:
+        """Return as many keys as in `like`: the last at which the sums of `counts_of` hold.
+
+        Four bits of them are found at a time, by 15 counts.
+        """
+        info = jax.numpy.iinfo(keys.dtype)
+        digits = jax.numpy.arange(1, 1 << BITS, dtype=keys.dtype)
+        digits = digits.reshape(-1, *(1 for _ in like.shape))
+
+        def refine(i: Any, prefix: jax.Array) -> jax.Array:
+            shift = (info.bits - BITS * (i + 1)).astype(keys.dtype)
+            counts = self.total(jax.vmap(counts_of)(prefix + (digits << shift)))
+            digit = holds(counts).sum(0, dtype=self.counted).astype(keys.dtype)
+            return prefix + (digit << shift)
+
+        # It varies over the devices as the loop's answers do.
+        start = info.min + 0 * (self._own(like).astype(keys.dtype) + keys[..., :1])
+        return lax.fori_loop(0, info.bits // BITS, refine, start)
 
     @property
     def place(self) -> jax.Array:

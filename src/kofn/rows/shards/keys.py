@@ -15,26 +15,6 @@ from torch import Tensor
 from kofn.rows.shards.ranks import Ranks
 
 
-def keys_of(x: Tensor) -> Tensor:
-    """Return integers in the order of the numbers; 0 and −0 have the same."""
-    return _flipped((x + 0.0).contiguous().view(integers_of(x)))
-
-
-def numbers_of(keys: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers that have these keys, in the dtype of `like`."""
-    return _flipped(keys.to(integers_of(like))).view(like.dtype)
-
-
-def integers_of(x: Tensor) -> torch.dtype:
-    """Return the dtype of the keys of x, which is float32 or float64."""
-    return torch.int64 if x.dtype == torch.float64 else torch.int32
-
-
-def _flipped(bits: Tensor) -> Tensor:
-    last = torch.iinfo(bits.dtype).bits - 1
-    return bits ^ ((bits >> last) & torch.iinfo(bits.dtype).max)
-
-
 class Cut(NamedTuple):
     """Ends of ranges of keys, in int64: a condition holds at low and does not hold at high."""
 

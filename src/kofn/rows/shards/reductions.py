@@ -8,13 +8,16 @@ it is, and what the parts hand to a row's number is summed over the ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kofn.rows.shards.keys import Cut, most_rounds, searched
 from kofn.rows.shards.ranks import Ranks
+
+Counts = Callable[[Tensor], Tensor]
 
 
 class GroupRows:
@@ -23,6 +26,8 @@ class GroupRows:
     An all-reduce sums in float64, whose rounding no number of ranks makes visible. `sums` and
     `maxima` put several numbers per row into one message.
     """
+
+    counted = torch.int64  # what entries are counted in
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -89,6 +94,40 @@ class GroupRows:
         # As bytes: backends lack some of the types.
         parts = self.ranks.gathered(values.contiguous().view(torch.uint8))
         return torch.cat(list(parts.view(values.dtype)), -1)
+
+    def before(
+        self, counts: Tensor, ties: Tensor, due: Callable[[Tensor, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the sum of counts, and how many ties there are on the ranks before this one.
+
+        That is None, and spares a message, where it is not `due` of the sums of both.
+        """
+        total, all_ties = self.ranks.sum(torch.stack([counts, ties]))
+        if due is not None and not bool(due(total, all_ties).any()):
+            return total, None
+        parts = self.ranks.gathered(ties.contiguous())
+        return total, parts[: self.place].sum(0)
+
+    def last_key(
+        self, like: Tensor, keys: Tensor, count: Tensor, counts_of: Counts, holds: Counts
+    ) -> Tensor:
+        """Return as many keys as in `like`: the last at which the sums of `counts_of` hold.
+
+        Args:
+            keys: this rank's, in their order. count: how many of them count.
+        """
+        info = torch.iinfo(keys.dtype)
+        ends = [keys.new_full((*keys.shape[:-1], 1), end) for end in (info.min, info.max)]
+        if keys.shape[-1]:
+            own = keys.gather(-1, (count - 1).clamp(min=0)), keys[..., :1]
+            ends = [torch.where(count > 0, *pair) for pair in zip(own, ends, strict=True)]
+        greatest, least = ends
+        # ~ in place of −, which the least integer has not.
+        high, low = self.ranks.max(torch.stack([greatest.long(), ~least.long()]))
+        low, high = (each.expand_as(like) for each in (~low, high + 1))
+        open_ = low < high
+        cut = Cut(torch.where(open_, low, 0), torch.where(open_, high, 1), like)
+        return searched(cut, open_, self.ranks, most_rounds(keys), counts_of, holds).low
 
     def expand(self, per_row: Tensor) -> Tensor:
         if per_row.requires_grad and torch.is_grad_enabled():

@@ -55,7 +55,7 @@ def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
 # cross-entropy.
 
 
-def fenchel_young(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
+def loss(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
     """Return `answers.loss`.
 
     The slope is a sum of (x − θ)(p − t), where Σ(p − t) = 0: any number may stand for θ, as in

@@ -138,8 +138,7 @@ def _onward(
     if target.ndim == residual.ndim:
         return onward(given, cotangent, residual, cast(target, residual.dtype))
     target = cast(marked(residual, target[..., None]), residual.dtype)
-    known = not likely and not given.link.smooth
-    p = stop_gradient(residual + target)
+    known, p = not likely and not given.link.smooth, stop_gradient(residual + target)
     of_label = _of_label(given.link, p, target, lever) if known else None
     return onward(given, cotangent, residual, target, of_label)
 
@@ -250,9 +249,7 @@ LOSS = Operation(
 )
 _SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))
 PLAIN_LOSS = replace(
-    closed("loss r", answers.loss, pullbacks.of_losses, "target n"),
-    sloped=sloped.fenchel_young,
-    **_SLOPED,
+    closed("loss r", answers.loss, pullbacks.of_losses, "target n"), sloped=sloped.loss, **_SLOPED
 )
 """The loss for a target of weights by array code: k is given, and is the sum of the target."""
 LIKELIHOOD = Operation(

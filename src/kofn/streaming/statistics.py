@@ -89,8 +89,7 @@ class Best:
         """Return the numbers of a block that may be among the best, and their places in the row."""
         bound = self.bound
         if bound is None:
-            places = topk(x, min(self.k, len(x)), largest=self.largest).indices
-            places = np.sort(places)
+            places = np.sort(topk(x, min(self.k, len(x)), largest=self.largest).indices)
         elif self.largest:
             places = np.flatnonzero(~(x <= bound) & (bound == bound))  # NaN is the largest
         else:

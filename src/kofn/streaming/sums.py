@@ -125,8 +125,7 @@ class BlockRow:
         upper, tail, density = self._tails(block, at, temperature)
         xp = namespace(tail)
         above = xp.where(upper, tail, 0.0)
-        sums = (xp.sum(each, dtype=xp.float64) for each in (tail, above, density, upper))
-        return [float(each) for each in sums]
+        return [float(xp.sum(each, dtype=xp.float64)) for each in (tail, above, density, upper)]
 
     def _tails(self, block: Array, at: Spot, temperature: float) -> tuple[Array, Array, Array]:
         """Return F > ½, the smaller tail and F′ of a block, 0 where a score is masked."""

@@ -324,8 +324,7 @@ def _breakpoints(y: Array, noise: Noise, bounds: Array, scale: Any) -> list[Arra
     for (kink, _), count in zip(kinks, counts, strict=True):
         places = move_axis(descending[..., :count], -1, 0)[..., None] + kink
         places = scale.coordinate(places)
-        points.append(places[:1])
-        points.append(xp.where(places[1:] > low, places[1:], idle))
+        points += [places[:1], xp.where(places[1:] > low, places[1:], idle)]
     return points
 
 

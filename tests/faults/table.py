@@ -288,15 +288,15 @@ FAULTS = (
     Fault(
         "kofn overwrites a single file without --force",
         "commands/files.py",
-        "if found is not None and not force:",
-        "if found is not None and len([*names]) > 1 and not force:",
+        "if about is not None and not force:",
+        "if about is not None and len([*names]) > 1 and not force:",
         ("test_commands_explore.py", "test_commands_compare.py"),
     ),
     Fault(
         "kofn apply goes on from a record that somebody changed",
         "commands/apply/partial.py",
-        'found.pop("digest") != _digest(found)',
-        'not found.pop("digest")',
+        'record.pop("digest") != _digest(record)',
+        'not record.pop("digest")',
         ("test_commands_damage.py",),
     ),
     Fault(

@@ -81,7 +81,7 @@ class Given(NamedTuple, Generic[KindT]):
 
     @property
     def over(self) -> Reductions:
-        """Return the reductions of the rows: dense ones, or those of segments."""
+        """Return the reductions of the rows: dense ones, or the segments'."""
         return DENSE if type(self.form) is Form else getattr(self.form, "over", DENSE)
 
     @property
@@ -109,8 +109,8 @@ class Given(NamedTuple, Generic[KindT]):
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's form and dtype."""
-        found: KindT = self.form.restored(values)
-        return found
+        restored: KindT = self.form.restored(values)
+        return restored
 
     def quiet(self) -> contextlib.AbstractContextManager[object]:
         """Return `kinds.quiet` for the caller's array."""
@@ -185,9 +185,9 @@ def given_for_kernels(
         x = form.last(cast(scores, form.xp.float16) if form.kind == "numpy" else scores)
     else:
         x = form.rows(without_deleted(scores) if half else scores)
-    found = _checked(scores, form, x, k, link, temperature, mask, costs)
+    checked = _checked(scores, form, x, k, link, temperature, mask, costs)
     plain = form.kind != "jax" and costs is None
-    return found if plain else _alike(_filled(found.wide()))
+    return checked if plain else _alike(_filled(checked.wide()))
 
 
 def _checked(
@@ -220,7 +220,7 @@ def _checked(
 def given_again(x: ArrayT, k: Array, temperature: Array, link: Link) -> Given[ArrayT]:
     """Return rows that were checked before, in arrays of one kind and dtype, as a map takes them.
 
-    What is out of range in k, T and alpha becomes what `given` makes of it.
+    Numbers out of range in k, T and alpha become what `given` makes of them.
     """
     xp, batch, name = namespace(x), tuple(x.shape[:-1]), dtype_name(x)
     form = Form(str(framework(x)), x.dtype, name, x.shape, -1)
@@ -355,7 +355,7 @@ def temperature_or_number(
 ) -> Number:
     """Return `temperature_of`, or, if T is given as a number, that for all rows.
 
-    With `wide`, x may be of half precision, and numbers are those of its compute dtype.
+    With `wide`, x may be of half precision, and numbers are of its compute dtype.
     """
     floor, ceiling = TEMPERATURES["float32" if wide else dtype_name(x)]
     if type(temperature) in NUMBERS or framework(temperature) is None:
@@ -399,5 +399,5 @@ def _spread(value: Array, batch: tuple[int, ...], x: Array, flags: bool = False)
     """Return an array of the batch shape, on the device of x and in its dtype, unless of flags."""
     # Arithmetic turns NumPy arrays without dimensions into scalars.
     value = np.asarray(value) if isinstance(value, np.generic) else value
-    found = beside(adopt(value, x), x) if flags else cast_like(value, x)
-    return found if tuple(found.shape) == batch else namespace(x).broadcast_to(found, batch)
+    spread = beside(adopt(value, x), x) if flags else cast_like(value, x)
+    return spread if tuple(spread.shape) == batch else namespace(x).broadcast_to(spread, batch)

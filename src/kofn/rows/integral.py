@@ -29,8 +29,8 @@ def _ends(link: Link, like: Array) -> tuple[float, float, float]:
     if is_torch(like):
         from kofn.rows.torch_constants import integral_ends as of_torch
 
-        found: tuple[float, float, float] = of_torch(link.id)
-        return found
+        ends: tuple[float, float, float] = of_torch(link.id)
+        return ends
     if is_jax(like):
         from kofn.rows.jax_compiled import integral_ends as of_jax
 

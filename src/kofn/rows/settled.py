@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     scores: Array  # −inf where not live
     live: Array
     top: Array
-    k: Array  # how many of the live entries to choose, or what is left to spend on them
+    k: Array  # how many of the live entries to choose, or the rest to spend on them
     top_weight: Array  # the weight of each score of +inf: per row, or per entry with costs
     temperature: Array
     link: Link  # an inner one; its parameter is a number or per row
@@ -90,7 +90,7 @@ def _with_costs(given: Given, over: Reductions) -> Rows:
 
 
 def uncounted(given: Given) -> Rows:
-    """Return rows whose scores of +inf are not counted: k is that of all, their weight is none."""
+    """Return rows whose scores of +inf are not counted: k is for all, their weight is none."""
     x, k, temperature, link = given[:4]
     top = x == math.inf
     none: Any = None

@@ -41,17 +41,17 @@ def _of_dense(
     x, k, t, link = given[:4]
     x = x if x is None else x.reshape(shape)
     parts = [a.reshape(shape) if entries else a for a, entries in zip(arrays, takes, strict=True)]
-    found = function(Given(x, _limited(k, shape[1]), t, link), parts)
+    answers = function(Given(x, _limited(k, shape[1]), t, link), parts)
     return [
         each.reshape(-1) if entries and each is not None else each
-        for each, entries in zip(found, gives, strict=True)
+        for each, entries in zip(answers, gives, strict=True)
     ]
 
 
 def _of_blocks(
     function: Any, given: Given, order: Order, arrays: Any, takes: Any, gives: Any
 ) -> list[Any]:
-    found: list[Any] = [None] * len(gives)
+    whole: list[Any] = [None] * len(gives)
     size = int(order.lengths.sum())
     for block in order.blocks:
         parts = [
@@ -62,13 +62,13 @@ def _of_blocks(
         for i, (answer, entries) in enumerate(zip(answers, gives, strict=True)):
             if answer is None:
                 continue
-            if found[i] is None:
-                found[i] = _room(answer, entries, size, order)
+            if whole[i] is None:
+                whole[i] = _room(answer, entries, size, order)
             if entries:
-                kernels.copies().unpack(answer, order, block.which, found[i])
+                kernels.copies().unpack(answer, order, block.which, whole[i])
             else:
-                put_numbers(block.which, found[i], answer)
-    return found
+                put_numbers(block.which, whole[i], answer)
+    return whole
 
 
 def _part(given: Given, order: Order, block: Block) -> Given:

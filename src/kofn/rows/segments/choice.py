@@ -28,8 +28,8 @@ def _ranks(x: Array, over: SegmentRows) -> Array:
     """Return how many scores of its segment come before each: larger ones, then earlier ones."""
     xp = namespace(x)
     known = xp.where(deleted(x) | xp.isnan(x), -math.inf, x)
-    found = ordered(known, over, descending=True)
+    order = ordered(known, over, descending=True)
     place = put_along_last(
-        xp.zeros_like(found.order), found.order, arange(found.order, x.shape[-1])
+        xp.zeros_like(order.order), order.order, arange(order.order, x.shape[-1])
     )
-    return cast(place - over.expand(cast(found.first, over.ids.dtype)), x.dtype)
+    return cast(place - over.expand(cast(order.first, over.ids.dtype)), x.dtype)

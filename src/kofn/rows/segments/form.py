@@ -130,7 +130,7 @@ def form_of_segments(
 ) -> tuple[Array, SegmentForm]:
     """Check scores and what says where the segments are; return them, plain, and their form.
 
-    `of` is what the caller calls the scores; `integers` says whether they may be integers.
+    `of` is the caller's name for the scores; `integers` says whether they may be integers.
     """
     refuse(*SEGMENTS)
     offsets = None
@@ -219,9 +219,9 @@ def _check_ptr(ptr: np.ndarray, size: int, count: int | None) -> None:
     _check_count_of_ptr(len(ptr) - 1, count)
 
 
-def _check_count_of_ptr(found: int, count: int | None) -> None:
-    if count is not None and count != found:
-        raise ValueError(f"num_segments is {count}, but ptr has {found} segments")
+def _check_count_of_ptr(segments: int, count: int | None) -> None:
+    if count is not None and count != segments:
+        raise ValueError(f"num_segments is {count}, but ptr has {segments} segments")
 
 
 def _unknown(
@@ -235,7 +235,7 @@ def _unknown(
         _check_count_of_ptr(index.shape[0] - 1, count)
         ids, count = _ids_of_ptr(index, size), index.shape[0] - 1
     else:
-        ids, count = index, _found_count(index) if count is None else count
+        ids, count = index, _count_of_ids(index) if count is None else count
     if count <= 0 and size != 0:
         raise ValueError(
             f"there must be at least 1 segment for {size} entries; got {count} by num_segments or "
@@ -261,20 +261,20 @@ def _segment_rows(ids: Array, count: int) -> SegmentRows:
 def _ids_of_ptr(ptr: Array, size: int) -> Array:
     """Return the segment of each place; −1 before the first, and the number of segments at the end.
 
-    Where ptr decreases, what came before counts.
+    Where ptr decreases, the numbers before count.
     """
     ends: Any = -cumulative_min(-ptr)
     at: Any = arange(ptr, size)
     if is_torch(ptr):
         import torch
 
-        found: Any = torch.searchsorted(ends[1:].contiguous(), at, right=True)
+        ids: Any = torch.searchsorted(ends[1:].contiguous(), at, right=True)
     else:
-        found = namespace(ptr).searchsorted(ends[1:], at, side="right")
-    return namespace(ptr).where(at < ends[0], -1, found)
+        ids = namespace(ptr).searchsorted(ends[1:], at, side="right")
+    return namespace(ptr).where(at < ends[0], -1, ids)
 
 
-def _found_count(ids: Array) -> int:
+def _count_of_ids(ids: Array) -> int:
     last = greatest(ids)
     if last is None:
         raise ValueError(

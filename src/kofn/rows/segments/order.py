@@ -38,7 +38,7 @@ class Order:
 
     @classmethod
     def of_ids(cls, ids: np.ndarray, count: int | None) -> Order:
-        """Return the order of entries of which entry i is in segment ids[i], all in [0, count)."""
+        """Return the order of entries, where entry i is in segment ids[i], all in [0, count)."""
         ids = np.ascontiguousarray(ids, np.int64)
         copies = kernels.copies() if kernels.wanted() else None
         if not ids.size or copies is None:
@@ -74,9 +74,9 @@ class Order:
         ids = np.repeat(np.arange(len(self.lengths)), self.lengths)
         if self.places is None:
             return ids
-        found = np.empty_like(ids)
-        found[self.places] = ids
-        return found
+        by_entry = np.empty_like(ids)
+        by_entry[self.places] = ids
+        return by_entry
 
     @cached_property
     def common_length(self) -> int:
@@ -145,7 +145,7 @@ def as_index(numbers: np.ndarray, for_torch: bool) -> Any:
 
 def _together(sizes: np.ndarray, counts: np.ndarray) -> list[int]:
     """Return how many segments each block has, for lengths from the longest on."""
-    found, longest, members, padding = [], 0, 0, 0
+    blocks, longest, members, padding = [], 0, 0, 0
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         more = padding + (longest - size) * count
         entries = longest * (members + count)
@@ -153,6 +153,6 @@ def _together(sizes: np.ndarray, counts: np.ndarray) -> list[int]:
             members, padding = members + count, more
             continue
         if members:
-            found.append(members)
+            blocks.append(members)
         longest, members, padding = size, count, 0
-    return [*found, members]
+    return [*blocks, members]

@@ -24,8 +24,8 @@ class Ordered(NamedTuple):
         within = xp.maximum(xp.minimum(places, last[..., None]), none) + self.first[..., None]
         # A segment without entries may begin behind the last one.
         within = xp.minimum(within, full_like(within, (), self.order.shape[0] - 1))
-        found: Array = self.order[within]
-        return found
+        entries: Array = self.order[within]
+        return entries
 
 
 def ordered(x: Array, over: SegmentRows, descending: bool, states: Array | None = None) -> Ordered:
@@ -62,5 +62,5 @@ def states_of(form: SegmentForm, mask: Any) -> Array | None:
 
 def in_column(entries: Array, form: SegmentForm) -> Array:
     """Return the indices along the first axis of x of entries of its flat form."""
-    found: Any = entries % form.shape[0] if form.shape[0] else entries
-    return cast(found, form.xp.asarray(0).dtype) if is_jax(found) else found
+    places: Any = entries % form.shape[0] if form.shape[0] else entries
+    return cast(places, form.xp.asarray(0).dtype) if is_jax(places) else places

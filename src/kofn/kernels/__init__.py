@@ -50,7 +50,7 @@ class RowKernels(Protocol):
 
     def gradients(
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
-        of_alpha: bool = False,
+        *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, (…, n), of k and temperature, (2, …), and, if
         `of_alpha`, of alpha.
@@ -85,7 +85,7 @@ class RowKernels(Protocol):
 
     def log_gradients(
         self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
-        of_alpha: bool = False,
+        *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, from the ones of log p; (2, …), the second for the
         temperature and the first NaN in rows that the kernel gave up on; whether there are any; of

@@ -139,6 +139,7 @@ def gradients(
     k: Number,
     temperature: Number,
     link: Link,
+    *,
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …), None of two numbers; and
@@ -165,7 +166,7 @@ def values(x: Array, theta: Array, k: Number, temperature: Number, link: Link) -
 
 def losses(
     x: Array, target: Array, k: Number, temperature: Number, link: Link, likely: bool = False,
-    wanted: bool = True, known: tuple[Any, Any] | None = None, of_alpha: bool = False,
+    wanted: bool = True, known: tuple[Any, Any] | None = None, *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """(Fenchel–Young losses and Σ(p − t)z, (2, …); p − t; whether rows were given up: a loss of
     NaN); and the derivatives of the losses in alpha, if `of_alpha`. Or, if `likely`, −log p of a
@@ -219,6 +220,7 @@ def log_gradients(
     k: Number,
     temperature: Number,
     link: Link,
+    *,
     of_alpha: bool = False,
 ) -> tuple[Any, ...]:
     """(cotangents of the scores, (…, n); NaN where a row was given up, and of T, (2, …);

@@ -72,7 +72,7 @@ def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor,
 
 def log_gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
-    of_alpha: bool = False,
+    *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
     return logs.log_gradients(x, cotangent, theta, temperature, link, of_alpha)
@@ -80,7 +80,7 @@ def log_gradients(
 
 def losses(
     x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
-    of_alpha: bool = False,
+    *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
     k = k if target.ndim < x.ndim else target.sum(-1, dtype=torch.float32)
@@ -142,7 +142,7 @@ def _sums(given: Given, parts: int) -> Parts:
 
 def gradients(
     x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
-    of_alpha: bool = False,
+    *, of_alpha: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and of alpha, if
     wanted.

@@ -41,7 +41,7 @@ def ranked(x: Any, playing: Any, ranks: Any, over: Any) -> Found:
     else:
         keys = xp.where(playing, keys, np.iinfo(dtype_name(keys)).max)
     if is_torch(keys):
-        ordered, order = keys.sort(dim=-1, stable=True)
+        ordered, order = keys.contiguous().sort(dim=-1, stable=True)  # searchsorted asks for it
     else:
         order = stable_order(keys) if has_room else order_by_states(x, ~playing, False)
         ordered = take_along_last(keys, order)

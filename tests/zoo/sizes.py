@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # gives NumPy the name bfloat16
@@ -169,18 +171,30 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def hold_subnormal(call: Call, framework: str) -> None:
-    """Check numbers below the least normal one: what float64 answers, where they are normal."""
+    """Check numbers below the least normal one: what float64 answers, where they are normal.
+
+    XLA takes them for 0 in arithmetic, and so may a function on JAX (docs/arrays.md).
+    """
     first = call.arguments[call.first]
     small = (first * 2.0**-138).astype(np.float32)
     name = call.first
     reference = "numpy" if "numpy" in call.frameworks else "torch"
     with surroundings(call):
-        wide = call(reference, **{name: array_of(reference, small.astype(float))})
+        given = [small] if framework != "jax" else [small, np.zeros_like(small)]
+        wide = [call(reference, **{name: array_of(reference, x.astype(float))}) for x in given]
         try:
             found = call(
                 framework, dtype="float32", **{name: array_of(framework, small, "float32")}
             )
         except REFUSED as error:
             raise Wrong(f"{type(error).__name__}: {error}") from error
-    for a, b in zip(wide, found, strict=True):
+    *others, last = wide
+    for expected in others:
+        with contextlib.suppress(Wrong):
+            return hold_close(expected, found)
+    return hold_close(last, found)
+
+
+def hold_close(expected: Iterable[Any], found: Iterable[Any]) -> None:
+    for a, b in zip(expected, found, strict=True):
         close("answer", numbers(a).astype(float), numbers(b).astype(float), 3e-5)

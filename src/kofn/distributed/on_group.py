@@ -71,8 +71,7 @@ class OnGroup(Layout):
 
     def ranked(self, x: Tensor, playing: Tensor | None, ranks: Tensor) -> Tensor:
         at_ranks = ranked.ranked(x.detach(), playing, ranks, self.over)
-        keys: Any = at_ranks.keys
-        numbers: Tensor = numbers_of(keys, dtype_name(x))
+        numbers: Tensor = numbers_of(at_ranks.keys, dtype_name(x))
         if not x.shape[-1]:
             return numbers + x.sum()  # the graph that the other ranks have
         return self.owned(numbers, x.gather(-1, at_ranks.entries), at_ranks.mine)

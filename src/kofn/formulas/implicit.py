@@ -106,7 +106,7 @@ def place(
     theta = theta + (t - stop_gradient(t)) * shift
     edge = rows.link.edge
     theta = theta + t * (delta - edge) if costs is None else (theta + t * delta) / found[-1]
-    rest = outside, pivot, shift, over, open_, k, costs
+    rest: tuple[Any, ...] = outside, pivot, shift, over, open_, k, costs
     return Placed(link, z, upper, theta, *flags, correction, *rest)
 
 
@@ -141,13 +141,14 @@ def _costed(
 ) -> tuple[Any, ...]:
     """Return the same as `_dense`, with derivatives in the costs, too."""
     xp, expand, live = namespace(rows.scores), over.expand, rows.live
+    own: Any = rows.costs
     (*_, has_nan, settled), link = flags, rows.link.map_alpha(stop_gradient).map_alpha(expand)
     t, (hi, lo, away, unit) = stop_gradient(rows.temperature), found
     hi, lo = xp.where(settled, 0.0, hi), xp.where(settled, 0.0, lo)
     z = xp.where(live, away, 0.0) / expand(t)
-    still = expand(settled) & (stop_gradient(rows.costs) > 0)
+    still = expand(settled) & (stop_gradient(own) > 0)
     # What a row has settled gets no gradient; a budget may be infinite there.
-    costs, k = rows.costs / expand(unit), xp.where(settled, 0.0, rows.k) / unit
+    costs, k = own / expand(unit), xp.where(settled, 0.0, rows.k) / unit
     outside = ~live | _constant_tail(link, z, expand(t)) | still | expand(has_nan)
     pivot, shift = hi + lo, xp.zeros_like(lo)
     if pivoted:

@@ -20,9 +20,9 @@ from kofn.formulas.choice import order_by_states
 class Found(NamedTuple):
     """Numbers by their rank, (…, m), the same in all parts, and which part has them."""
 
-    keys: Array  # `keys_of` the numbers
-    entries: Array  # of this part
-    mine: Array  # whether that is the entry
+    keys: Any  # `keys_of` the numbers
+    entries: Any  # of this part
+    mine: Any  # whether that is the entry
 
 
 def ranked(x: Any, playing: Any, ranks: Any, over: Any) -> Found:
@@ -40,6 +40,8 @@ def ranked(x: Any, playing: Any, ranks: Any, over: Any) -> Found:
         playing = xp.ones_like(x, dtype=xp.bool)
     else:
         keys = xp.where(playing, keys, np.iinfo(dtype_name(keys)).max)
+    ordered: Any
+    order: Any
     if is_torch(keys):
         ordered, order = keys.contiguous().sort(dim=-1, stable=True)  # searchsorted asks for it
     else:

@@ -221,7 +221,7 @@ def _look(task: _Task, s: _State) -> Look:
 def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     xp, p, t, error = *task[:2], s.t, seen.error
     tolerance, most = (1e-12, 1e-4) if float(xp.finfo(t.dtype).eps) < 1e-12 else (5e-7, 2e-3)
-    good, retry, careful, *part = _shortened(task, s, seen)
+    good, retry, careful, part, low, high = _shortened(task, s, seen)
     far = (s.passes == 0) & (error > 1)
     alone = (~good & ~retry) | far
     # Next to the root, the sign of R·step is that of rounding errors.
@@ -248,7 +248,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     what_next = goes_on & retry, goes_on & alone, goes_on & good & ~alone
     flags = far, *what_next, met, cold, cooler, nearer, changed, stops
     best = xp.where(counts & (error < s.best), error, s.best)
-    return Verdict(good, careful, *flags, *part, best, stalled, passes, least)
+    return Verdict(good, careful, *flags, part, low, high, best, stalled, passes, least)
 
 
 def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:

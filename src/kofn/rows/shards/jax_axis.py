@@ -99,7 +99,7 @@ class AxisRows:
             return prefix + (digit << shift)
 
         # It varies over the devices as the loop's answers do.
-        start = info.min + 0 * (self._own(like).astype(keys.dtype) + keys[..., :1])
+        start = info.min + 0 * (self._own(like).astype(keys.dtype) + keys.sum(-1, keepdims=True))
         return lax.fori_loop(0, info.bits // BITS, refine, start)
 
     @property

@@ -151,7 +151,7 @@ def cast(x: ArrayT, dtype: DType) -> ArrayT:
     if x.dtype == dtype:
         return x
     if is_torch(x):
-        return x.to(dtype)  # type: ignore[return-value, call-overload]  # of the kind of x
+        return x.to(dtype)  # type: ignore[call-overload]  # of the kind of x
     # NumPy 2.0's function refuses NumPy's own scalars; their method does not.
     return x.astype(dtype)  # type: ignore[union-attr, call-overload]  # of NumPy or JAX
 

@@ -78,12 +78,7 @@ def test_with_every_link_along_every_direction(call, link):
 
 # Where PyTorch's values are JAX's, whose random numbers are others.
 OF_JAX = [call for call in CALLS if "jax" in call.frameworks and not call.random]
-SOME_OF_JAX = (
-    "kofn.soft_topk",
-    "kofn.segment_soft_topk_threshold",
-    "kofn.sparsemax",
-    "kofn.quantile",
-)
+SOME_OF_JAX = ("kofn.soft_topk", "kofn.sparsemax", "kofn.quantile")
 
 
 @pytest.mark.parametrize(

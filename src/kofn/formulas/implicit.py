@@ -102,28 +102,12 @@ def place(
         delta = nan_where(root(equation, delta, terms), has_nan)
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
-    upper, *tails = split(link, stop_gradient(z), rows.live)
-    if costs is None and has_gradients(x, k, t, alpha) and not sends(over):
-        delta = _still_at_ends(rows, over, delta, theta, xp.where(outside, 0.0, sum(tails)))
+    upper, _, _ = split(link, stop_gradient(z), rows.live)
     theta = theta + (t - stop_gradient(t)) * shift
     edge = rows.link.edge
     theta = theta + t * (delta - edge) if costs is None else (theta + t * delta) / found[-1]
     rest: tuple[Any, ...] = outside, pivot, shift, over, open_, k, costs
     return Placed(link, z, upper, theta, *flags, correction, *rest)
-
-
-def _still_at_ends(rows: Rows, over: Reductions, delta: Array, theta: Array, tails: Array) -> Array:
-    """Return δ, a constant in rows whose weights are 0 or 1 to rounding, if F′ jumps at its ends.
-
-    Rounding of θ decides there which scores at an end are inside, and so count for its derivative.
-    """
-    xp, order = namespace(delta), rows.link.order
-    if order is None or (isinstance(order, float) and order > 1):
-        return delta
-    t = stop_gradient(rows.temperature)
-    room = 8 * float(xp.finfo(t.dtype).eps) * (1 + xp.abs(theta) / t)
-    hard = (over.max(tails) <= room) & (order <= 1)
-    return xp.where(hard, stop_gradient(delta), delta)
 
 
 def _dense(

@@ -65,6 +65,11 @@ def test_no_folder_has_more_than_20_files():
     assert [folder for folder in folders if len([*folder.glob("*.py")]) > 20] == []
 
 
+def test_no_file_has_more_than_400_lines():
+    lengths = {path.name: path.read_text("utf-8").count("\n") for path in SOURCES.rglob("*.py")}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
 def test_few_files_stand_outside_of_a_room():
     assert {path.stem for path in SOURCES.glob("*.py")} == FLAT
 

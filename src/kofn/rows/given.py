@@ -162,16 +162,9 @@ def given(
 
 
 def given_for_kernels(
-    scores: ArrayT,
-    k: object,
-    link: Link,
-    temperature: object,
-    dim: int,
-    mask: object,
-    *,
-    halves: bool = False,
-    costs: object = None,
-) -> Given[ArrayT]:
+    scores: ArrayT, k: object, link: Link, temperature: object, dim: int, mask: object, *,
+    halves: bool = False, costs: object = None,
+) -> Given[ArrayT]:  # fmt: skip
     """Check the arguments for callers who use the kernels or `rows_of`.
 
     These detect excluded scores themselves, which saves a pass over the scores, and they accept

@@ -214,15 +214,9 @@ def log_weights(x: Array, k: Number, temperature: Number, link: Link) -> tuple[A
 
 
 def log_gradients(
-    x: Array,
-    cotangent: Array,
-    theta: Array,
-    k: Number,
-    temperature: Number,
-    link: Link,
-    *,
-    of_alpha: bool = False,
-) -> tuple[Any, ...]:
+    x: Array, cotangent: Array, theta: Array, k: Number, temperature: Number, link: Link,
+    *, of_alpha: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
     """(cotangents of the scores, (…, n); NaN where a row was given up, and of T, (2, …);
     whether any row was given up; of alpha, if wanted), for cotangents of logarithms.
     """

@@ -144,9 +144,7 @@ def end_of(k, live, top, bad, temperature):
 
 @triton.jit
 def mean_and_variance(pivot, number, total, square):
-    """Return the mean and variance of `number` scores, from the sums of d and d² with d = x −
-    pivot.
-    """
+    """Return mean and variance of `number` scores, from the sums of d and d², d = x − pivot."""
     mean = total / tl.maximum(number, 1.0)
     return pivot + mean, tl.maximum(square / tl.maximum(number, 1.0) - mean * mean, 0.0)
 
@@ -196,8 +194,7 @@ def start(KIND: tl.constexpr, row, seen, closed, alpha):
 
 @triton.jit
 def halley(k, live, total, rest, excess, weight, slope):
-    """Return (log-odds of ΣF/n less the log-odds of k/n, the step in units of T that would close
-    them).
+    """Return (log-odds of ΣF/n less log-odds of k/n, the step in units of T that closes them).
 
     total and rest are ΣF and n − ΣF, which no cancellation has touched.
     """
@@ -274,8 +271,7 @@ def advance(KIND: tl.constexpr, row, s, sums):
 
 @triton.jit
 def _slope(KIND: tl.constexpr, row, step, sums):
-    """Return (how fast ΣF may change with θ at most; the width of a bracket that is rounding, in
-    T).
+    """Return (the most that ΣF may change with θ; the width of a bracket that is rounding, in T).
 
     As search.py's `most_change`: many scores may be next to the end of the linear link's support.
     """
@@ -291,8 +287,7 @@ def _slope(KIND: tl.constexpr, row, step, sums):
 
 @triton.jit
 def _step(KIND: tl.constexpr, row, leap, state, active, sums, excess):
-    """Return (the log-odds to close, the step that closes them, the size of a last step; `leap`,
-    `state`).
+    """Return (log-odds to close, the step that closes them, a last step's size; `leap`, `state`).
 
     Steps are in units of T.
     """

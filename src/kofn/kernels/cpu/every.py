@@ -29,8 +29,12 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
 
 
 def ship() -> None:
-    """Translate all of them again, for `make kernels`."""
-    from kofn.kernels.cpu.compiler import now, shipped
+    """Translate those again that have changed, for `make kernels`."""
+    from kofn.kernels.cpu.compiler import digests, now, shipped
 
     every = functions(layout.SERVED, (4, 8))
-    shipped.write({code.symbol: now.by_numba(code) for code in every})
+    known = {code.symbol: shipped.found(code) for code in every}
+    changed = [code for code in every if known[code.symbol] is None]
+    new = ((digests.of_code(code), now.by_numba(code)) for code in changed)
+    shipped.write(known | dict(zip((code.symbol for code in changed), new, strict=True)))
+    print(f"{shipped.FILE}: {len(changed)} of {len(every)} functions translated")

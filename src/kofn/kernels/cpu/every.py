@@ -33,8 +33,8 @@ def ship() -> None:
     from kofn.kernels.cpu.compiler import digests, now, shipped
 
     every = functions(layout.SERVED, (4, 8))
-    known = {code.symbol: shipped.found(code) for code in every}
-    changed = [code for code in every if known[code.symbol] is None]
-    new = ((digests.of_code(code), now.by_numba(code)) for code in changed)
-    shipped.write(known | dict(zip((code.symbol for code in changed), new, strict=True)))
+    kept = {code.symbol: known for code in every if (known := shipped.found(code))}
+    changed = [code for code in every if code.symbol not in kept]
+    new = {code.symbol: (digests.of_code(code), now.by_numba(code)) for code in changed}
+    shipped.write({**kept, **new})
     print(f"{shipped.FILE}: {len(changed)} of {len(every)} functions translated")

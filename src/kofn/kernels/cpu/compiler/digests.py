@@ -128,7 +128,7 @@ def _described(value: Any) -> tuple[str, list[Any]]:
     if _is_outside(value):
         return _name_of(value), [*overloads_of(value)]
     if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-        return value.__qualname__, [value._fields, value._field_defaults]
+        return value.__qualname__, [vars(value)[name] for name in ("_fields", "_field_defaults")]
     raise UnknownError(f"{value!r}, of {type(value)}")
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,8 +40,17 @@ OBJECTS = ROOT / "build" / "kernels"
 """Objects that need not be compiled again, named after what they are made of."""
 
 
-def build(name: str, out: Path, levels: Iterable[str] | None = None, jobs: int = 0) -> None:
-    """Make the library of a platform, whole or not at all; of all its levels, or of some."""
+def build(
+    name: str,
+    out: Path,
+    levels: Iterable[str] | None = None,
+    jobs: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Make the library of a platform, whole or not at all; of all its levels, or of some.
+
+    `tell` gets a line of progress now and then.
+    """
     platform = PLATFORMS[name]
     chosen = tuple(platform.levels if levels is None else levels)
     unknown = sorted({*chosen} - {*platform.levels})
@@ -52,7 +61,11 @@ def build(name: str, out: Path, levels: Iterable[str] | None = None, jobs: int =
     out.parent.mkdir(parents=True, exist_ok=True)
     tasks = [(name, level, code) for code in _codes() for level in chosen]
     with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
-        objects = list(pool.map(_object, *zip(*tasks, strict=True), chunksize=8))
+        objects = []
+        for each in pool.map(_object, *zip(*tasks, strict=True), chunksize=8):
+            objects.append(each)
+            if len(objects) % (len(tasks) // 8) == 0:
+                tell(f"kofn: {len(objects)} of {len(tasks)} functions are compiled")
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         place = Path(folder)
         (place / "layout.h").write_text(header.header(), encoding="utf-8")
@@ -169,7 +182,7 @@ def _run(command: Sequence[str]) -> None:
         raise RuntimeError(f"{' '.join(command[:6])} … failed:\n{done.stderr[-4000:]}")
 
 
-def _own_levels(name: str) -> list[str]:
+def own_levels(name: str) -> list[str]:
     """Return the highest level of this machine, which code for others is not tried with here."""
     reached = [library.LEVELS[level] for level in served()]
     return [level for level in PLATFORMS[name].levels if level in reached][-1:] or [""]
@@ -189,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.out is None and chosen.platform != own():
         parser.error(f"--out must name a file for {chosen.platform}, which is not this machine's")
     out = chosen.out or library.FILE
-    levels = _own_levels(chosen.platform) if chosen.own else chosen.levels
+    levels = own_levels(chosen.platform) if chosen.own else chosen.levels
     build(chosen.platform, out, levels, chosen.jobs)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 

@@ -54,7 +54,7 @@ def log_soft_topk(
     """
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(route.answer(LOG_WEIGHTS, checked))
 
 

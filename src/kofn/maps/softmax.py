@@ -52,7 +52,7 @@ def softmax(
         array([0.75, 0.25, 0.  ])
     """
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)
         return checked.restored(route.answer(SOFTMAX, checked))

@@ -176,7 +176,7 @@ library: $(READY)  ## compile the CPU kernels for every level of this machine's 
 library-own: $(READY)  ## compile the CPU kernels for this machine's processor alone
 	$(BIN)/python -m wheels.library --own
 
-kernels: $(READY)  ## translate the CPU kernels anew, after a change to them, and compile them
+kernels: $(READY)  ## translate and compile those CPU kernels that have changed
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 	$(MAKE) library-own
 

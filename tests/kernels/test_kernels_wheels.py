@@ -286,7 +286,7 @@ def test_a_translation_that_is_another_one_ends_a_release(monkeypatch):
     code = SMALL
     monkeypatch.setattr(compared.every, "functions", lambda *_: [code])
     compared.main([code.symbol])
-    text = compared.shipped.find(code.symbol)
+    text = compared.shipped.find(code)
     monkeypatch.setattr(compared.now, "by_numba", lambda _: text.replace("fadd", "fsub"))
     with pytest.raises(SystemExit, match=f"1 functions are not as Numba has them: {code.symbol}"):
         compared.main([code.symbol])

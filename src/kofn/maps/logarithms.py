@@ -10,7 +10,7 @@ from kofn.links import Link, table
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.rows.given import ONE, given_for_kernels
 
-__all__ = ["log_entmax", "log_soft_topk"]
+__all__ = ["log_soft_topk", "log_entmax"]
 
 
 def log_soft_topk(

@@ -13,6 +13,8 @@ from kofn.maps.topk import soft_topk
 from kofn.operations.topk import SOFTMAX
 from kofn.rows.given import ONE, Given, given_for_kernels
 
+__all__ = ["softmax", "sparsemax", "entmax"]
+
 
 def softmax(
     scores: ArrayT,

@@ -17,7 +17,7 @@ from kofn.operations.topk import THETA, VALUE, WEIGHTS
 from kofn.rows.given import Given, given_for_kernels, without_bad_temperatures
 from kofn.rows.integral import require_integral
 
-__all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
+__all__ = ["soft_topk", "soft_topk_threshold", "soft_topk_sum", "hard_topk"]
 
 
 def soft_topk(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
-from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores, check_shape
+from kofn.arrays.checks import check_ends, check_other, check_scores, check_shape
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -21,7 +21,7 @@ from kofn.arrays.kinds import (
     special,
 )
 from kofn.arrays.operations import divided_as
-from kofn.arrays.random import gumbel
+from kofn.arrays.random import check_rng, gumbel
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
 from kofn.distributions.categorical import logits_of

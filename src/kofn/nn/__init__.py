@@ -16,6 +16,7 @@ from kofn.nn.attention.function import sparse_attention
 from kofn.nn.attention.key_value_cache import KeyValueCache
 from kofn.nn.autoencoders.losses import auxk_loss
 from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
+from kofn.nn.choice import SoftTopK
 from kofn.nn.pruning.prune import prune
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule
@@ -33,6 +34,8 @@ __all__ = [
     "router_z_loss",
     "dispatch_plan",
     "DispatchPlan",
+    # a choice that a model learns
+    "SoftTopK",
     # attention
     "SparseAttention",
     "sparse_attention",

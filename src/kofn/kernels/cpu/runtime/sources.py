@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 KERNELS = Path(__file__).parents[2]
+LINKS = KERNELS.parent / "links"
+"""Their formulas become compiled functions."""
 
 
 def digest(*parts: bytes) -> str:
@@ -25,8 +27,8 @@ def sources(*kinds: str) -> str:
     files = [file for kind in kinds for file in sorted((KERNELS / "cpu").rglob(kind))]
     read = {file: file.read_bytes() for file in files}
     ours = (data for file, data in read.items() if counts(file, data))
-    shared = ((KERNELS / name).read_bytes() for name in ("contract.py", "constants.py"))
-    return digest(*shared, *ours)
+    shared = [KERNELS / "contract.py", KERNELS / "constants.py", *sorted(LINKS.glob("*.py"))]
+    return digest(*(file.read_bytes() for file in shared), *ours)
 
 
 def counts(file: Path, data: bytes) -> bool:

@@ -19,18 +19,18 @@ from kofn.kernels.cpu.knapsack import launch as knapsack_launch
 from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
-from kofn.kernels.cpu.runtime import library, native
+from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 from kofn.kernels.cpu.subsets.layout import room_of_sums
-from kofn.kernels.cpu.xla import layout
+from kofn.kernels.cpu.xla import header, layout
 
 ROWS = "kofn_rows"
 """The handler's name in programs."""
 
-_LIBRARY = library.found()
+_LIBRARY = header.found()
 if _LIBRARY is None:  # handler.c is nowhere else
     raise ImportError("there is no library of compiled kernels", name=missing.LIBRARY)
 

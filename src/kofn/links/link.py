@@ -1,4 +1,7 @@
-"""The class of links: a distribution function F, optional related functions, and defaults."""
+"""The class of links: a distribution function F, optional related functions, and defaults.
+
+(Tests: test_links.py.)
+"""
 
 from __future__ import annotations
 

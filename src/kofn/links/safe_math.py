@@ -1,4 +1,7 @@
-"""Functions for links that are safe to differentiate at kinks and removable singularities."""
+"""Functions for links that are safe to differentiate at kinks and removable singularities.
+
+(Tests: test_links.py.)
+"""
 
 from __future__ import annotations
 

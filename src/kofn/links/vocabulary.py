@@ -2,7 +2,7 @@
 
 A formula is a plain function of one entry, in these words, comparisons and arithmetic. Array code
 calls it as it is. Compiled code gives the same formula its own words (`kernels/cpu/rows/words.py`,
-`kernels/gpu/rows/formulas.py`), by `targets.py`. (Tests: test_links_formulas.py.)
+`kernels/gpu/rows/formulas.py`), by `targets.py`. (Tests: test_kernels_formulas.py.)
 """
 
 from __future__ import annotations

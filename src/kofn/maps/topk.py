@@ -41,8 +41,8 @@ def soft_topk(
             number, or an array that broadcasts to the batch shape (`scores.shape` without `dim`):
             for scores of shape (B, H, n), one k per head has shape (H,), not (H, 1). A shape with
             `dim` kept as size 1 (`keepdim=True`) is also accepted.
-        link: F, by name ("logistic", "laplace", "normal", "exponential", "linear", "entmax") or
-            as a kofn.Link.
+        link: F, by its name in `kofn.links` ("logistic", "normal", "entmax", …; docs/links.md has
+            them all) or as a kofn.Link.
         temperature: > 0, in the units of the scores; a number or an array like `k`. As it goes to
             0, the weights become the hard top-k.
         dim: the dimension to choose along.

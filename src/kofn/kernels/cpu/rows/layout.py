@@ -7,27 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import (
-    EXPONENTIAL,
-    LAPLACE,
-    LINEAR,
-    LOGISTIC,
-    NORMAL,
-    POWER,
-    SQUARE,
-)
+from kofn.kernels.contract import with_formula
 from kofn.kernels.cpu.runtime.layout import SUMS
 
-SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function of formulas.py. A bounded one counts z from where
-its weights end at exactly 0, as in kofn/links/bounded.py.
-"""
-
-LOGARITHMS = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function of answer_formulas.py."""
-
-KNOWS_OMEGA = (LOGISTIC, LAPLACE, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links whose Ω is in answer_formulas.py, so that soft targets need no array code."""
+SERVED = with_formula("tail", "density", "integral", "quantile")
+LOGARITHMS = with_formula("logarithm", "hazard")
+KNOWS_OMEGA = with_formula("omega")
+"""The links whose Ω compiled code has, so that soft targets need no array code."""
 
 LANES = 16
 

@@ -49,6 +49,15 @@ def entmax(alpha: float | Array = 1.5) -> Link:
     return _entmax.with_alpha(alpha)
 
 
+OTHERS = {
+    **dict.fromkeys(("sigmoid", "expit"), "logistic"),
+    **dict.fromkeys(("gaussian", "probit", "erf"), "normal"),
+    **dict.fromkeys(("sparsemax", "relu", "hardsigmoid"), "linear"),
+    "softmax": "exponential", "entmax15": "entmax",
+}
+"""What others call the links, or the maps that they are at k = 1."""
+
+
 def resolve(link: str | Link) -> Link:
     """Return the link given by name or as an object."""
     if isinstance(link, Link):
@@ -57,7 +66,14 @@ def resolve(link: str | Link) -> Link:
         return TABLE[link]
     names = ", ".join(repr(name) for name in TABLE)
     error = ValueError if isinstance(link, str) else TypeError
-    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
+    name = link if isinstance(link, str) else getattr(link, "__name__", "")
+    own = name if name in TABLE else OTHERS.get(name.lower())
+    hint = (
+        ""
+        if own is None
+        else f"; you may mean {own!r}" + " or links.entmax(alpha)" * (own == "entmax")
+    )
+    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}{hint}")
 
 
 def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:

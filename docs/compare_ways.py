@@ -35,6 +35,10 @@ def soft_topk(x: Tensor) -> Tensor:
     return kofn.soft_topk(x, K)
 
 
+def hard_topk(x: Tensor) -> Tensor:
+    return kofn.soft_topk(x, K, hard=True)
+
+
 def bisected(x: Tensor) -> Tensor:
     return Bisected.apply(x, K)
 
@@ -67,6 +71,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndar
     "entmax.sparsemax (k = 1)": (entmax.sparsemax, simplex),
     "sigmoid, bisected": (bisected, sigmoids),
     "kofn.soft_topk": (soft_topk, sigmoids),
+    "kofn.soft_topk(hard=True)": (hard_topk, largest),
     "kofn.sparsemax": (kofn.sparsemax, simplex),
 }
 

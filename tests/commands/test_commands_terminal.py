@@ -140,6 +140,12 @@ def test_the_hard_choice_takes_no_option_of_soft_ones(here, option):
     [
         (["apply", "-k", "two"], "Invalid value for '-k'"),
         (["compare", "--tempe", 1], "No such option"),
+        (["compare", "--tau", 1], "No such option: --tau; you may mean --temperature; see"),
+        (["select", "--k", 1], "No such option: --k; you may mean -k; see"),
+        (
+            ["select", "--tau", 1],
+            "No such option: --tau (Possible options",
+        ),  # which has no temperature
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )

@@ -147,6 +147,7 @@ class Power(BuiltIn):
     """
 
     colour = "#CC79A7"
+    other_names = ("entmax15",)
     kinds = (
         Kind(
             5,

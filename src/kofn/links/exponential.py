@@ -81,6 +81,7 @@ class Exponential(BuiltIn):
     capped = True
     kinks = ((1.0, 1.0),)
     colour = "#D55E00"
+    other_names = ("softmax",)
     kinds = (
         Kind(
             3,

@@ -69,6 +69,7 @@ class Ramp(BuiltIn):
 
     kinks = ((0.0, 0.0), (1.0, 1.0))
     colour = "#222222"
+    other_names = ("sparsemax", "relu", "hardsigmoid")
     kinds = (
         Kind(
             4,

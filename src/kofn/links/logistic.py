@@ -106,6 +106,7 @@ class Logistic(Symmetric):
 
     smooth = True
     colour = "#0072B2"
+    other_names = ("sigmoid", "expit")
     kinds = (
         Kind(
             0,

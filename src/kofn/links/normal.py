@@ -94,6 +94,7 @@ class Normal(Symmetric):
 
     smooth = True
     colour = "#009E73"
+    other_names = ("gaussian", "probit", "erf")
     kinds = (
         Kind(
             2,

@@ -126,9 +126,11 @@ format: $(READY)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## time the maps against softmax and other libraries; writes benchmarks/results
+bench: $(READY)  ## time the maps against softmax and others on an idle machine, twice: with its own level, and with AVX2
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
+	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
+	$(BIN)/python -m benchmarks.readme --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --out "$(OUT)" --device $(DEVICE) $(HOW)
@@ -148,7 +150,8 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
-docs: $(READY)  ## draw the figures of the documentation; minutes
+docs: $(READY)  ## draw the figures of the documentation, and write README's times; minutes
+	$(BIN)/python -m benchmarks.readme --write
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py

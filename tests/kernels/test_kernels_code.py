@@ -20,7 +20,7 @@ ABREAST = [
     "peak",
     "slope",
 ]
-ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOGS, *layout.LOG_BACKWARD
+ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD
 OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
 SUMMED = ("write", "mend", "closely")
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "

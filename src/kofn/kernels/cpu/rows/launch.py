@@ -20,7 +20,7 @@ from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
-from kofn.kernels.cpu.rows.passes import ANSWERS, VALUE, Answer
+from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
 from kofn.kernels.cpu.runtime.layout import (
@@ -85,7 +85,7 @@ def passes_of(
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
-        passes = each("answer_loops", layout.LOG_BACKWARD if cotangent else layout.LOGS)
+        passes = each("answer_loops", layout.LOG_BACKWARD)
         return passes + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
@@ -203,7 +203,7 @@ def logarithms(
     """The weights, packed, overwritten with their logarithms."""
     memory = memory_of(x)
     x = memory.packed(x)
-    deal(LOGS, memory, link, x, k, temperature, theta, out=weights)
+    deal(LOG_WEIGHTS, memory, link, x, k, temperature, theta, out=weights)
     return weights
 
 
@@ -212,7 +212,7 @@ def log_weights(x: Array, k: Number, temperature: Number, link: Link) -> tuple[A
     memory = memory_of(x)
     x = memory.packed(x)
     out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOGS)
+    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOG_WEIGHTS)
     return out, theta, lost
 
 
@@ -287,7 +287,7 @@ def deal(
     two: Array | None = None,
     labels: Array | None = None,
     likely: bool = False,
-    then: Code | None = None,
+    then: Answer | None = None,
     three: Array | None = None,
     costs: tuple[Any, int, Any] | None = None,
     planning: Callable[..., Plan] = plan_of,

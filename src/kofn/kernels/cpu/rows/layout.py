@@ -95,9 +95,8 @@ WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
-LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")
+LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
-LOG = 0
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
 
@@ -111,7 +110,7 @@ BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
-BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "logs", "log_weigh", "log_slope"}
+BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

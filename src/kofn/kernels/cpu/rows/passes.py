@@ -35,4 +35,7 @@ class Answer:
 VALUE = Answer("value_loops", "integrate", "total", "value")
 """S_k and its slope in T."""
 
+LOG_WEIGHTS = Answer("answer_loops", "logs", "logs_of_weights")
+"""log p over the weights."""
+
 ANSWERS = tuple(each for each in vars().copy().values() if isinstance(each, Answer))

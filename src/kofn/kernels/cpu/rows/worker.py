@@ -8,7 +8,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, logarithms, losses
+from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, losses
 from kofn.kernels.cpu.rows.backward import cotangents, in_alphas
 from kofn.kernels.cpu.rows.forward import weights
 from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, pass_over, store_all
@@ -113,20 +113,14 @@ def compare(job, own, first, last, alpha):
 
 @on_rows
 def logs(job, own, first, last, alpha):
-    """From a known θ, write log p over the weights of rows.
-
-    With cotangents of these, write the cotangents of the scores, and of T.
-    """
+    """From a known θ and cotangents of log p, write those of the scores, and of T."""
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
     for start in range(first, last, words[layout.TOGETHER]):
         group = _searched(words, own, start, last, alpha)
-        if words[layout.G]:
-            if log_cotangents(group, lanes, words[layout.THREE] != 0):
-                fetch_add(job + 8 * layout.GIVEN_UP, 1)
-            _write_two(words, own, start, group.count)
-        else:
-            logarithms(group, lanes)
+        if log_cotangents(group, lanes, words[layout.THREE] != 0):
+            fetch_add(job + 8 * layout.GIVEN_UP, 1)
+        _write_two(words, own, start, group.count)
 
 
 @plain

@@ -53,7 +53,8 @@ OTHERS = {
     **dict.fromkeys(("sigmoid", "expit"), "logistic"),
     **dict.fromkeys(("gaussian", "probit", "erf"), "normal"),
     **dict.fromkeys(("sparsemax", "relu", "hardsigmoid"), "linear"),
-    "softmax": "exponential", "entmax15": "entmax",
+    "softmax": "exponential",
+    "entmax15": "entmax",
 }
 """What others call the links, or the maps that they are at k = 1."""
 

@@ -28,7 +28,7 @@ class Target:
         self.words, self._make, self._number = words, make, number
         self._made: dict[FunctionType, Made] = {}
 
-    def __call__(self, function: FunctionType) -> Made:
+    def __call__(self, function: Any) -> Made:
         if function not in self._made:
             found = {name: self.named(function, name) for name in names_of(function)}
             self._made[function] = self._make(function, found)
@@ -166,7 +166,7 @@ class Typed(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         word = node.func.id if isinstance(node.func, ast.Name) else ""
         if word == "like":
-            return self.visit(node.args[1])  # type: ignore[no-any-return]
+            return self.visit(node.args[1])
         if word == "where":
             node.args[0] = between(node.args[0])
         self.generic_visit(node)

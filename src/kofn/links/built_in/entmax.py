@@ -146,7 +146,7 @@ class Power(BuiltIn):
         super().__init__(name)
         self.alpha = alpha
 
-    def with_alpha(self, alpha: Number) -> Link:
+    def with_alpha(self, alpha: Number) -> BuiltIn:
         link = object.__new__(Power)
         link.name, link.id = self.name, self.id
         link.alpha = alpha
@@ -161,7 +161,7 @@ class Power(BuiltIn):
         return namespace(alpha).where(near, 0.0, -1 / (others * (others - 1)))
 
     @property
-    def kinks(self) -> tuple[tuple[float, float], ...]:
+    def kinks(self) -> tuple[tuple[float, float], ...]:  # type: ignore[override]
         alpha = self.alpha
         # In Python, because compilers that trace this do not support NumPy.
         upper = 1 / alpha if alpha < NEAR_1 else 1 / (alpha - 1)

@@ -31,7 +31,7 @@ def sources(*kinds: str) -> str:
 def shared() -> list[Path]:
     """Return the files of other rooms that compiled code depends on."""
     names = "kernels/contract.py", "kernels/constants.py", "arrays/kinds.py"
-    links = sorted((KERNELS.parent / "links").glob("*.py"))
+    links = sorted((KERNELS.parent / "links").rglob("*.py"))
     return [*(KERNELS.parent / name for name in names), *links]
 
 

@@ -35,6 +35,10 @@ def soft_topk(x: Tensor) -> Tensor:
     return kofn.soft_topk(x, K)
 
 
+def hard_topk(x: Tensor) -> Tensor:
+    return kofn.soft_topk(x, K, hard=True)
+
+
 def bisected(x: Tensor) -> Tensor:
     return Bisected.apply(x, K)
 
@@ -68,6 +72,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndar
     "sigmoid, bisected": (bisected, sigmoids),
     "sigmoid, Newton, compiled": (by_newton(K), sigmoids),
     "kofn.soft_topk": (soft_topk, sigmoids),
+    "kofn.soft_topk(hard=True)": (hard_topk, largest),
     "kofn.sparsemax": (kofn.sparsemax, simplex),
 }
 

@@ -14,9 +14,7 @@ import math
 
 from kofn.links.kind import Kind, formulas
 from kofn.links.two_tails import TwoTails
-from kofn.links.vocabulary import (
-    exp, exp_in_reach, far, greatest, least, log, log1p, log_chance, over, size, sqrt, where,
-)
+from kofn.links.vocabulary import *
 
 PER_E = math.exp(-1.0)
 

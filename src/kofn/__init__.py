@@ -228,17 +228,11 @@ _NAMES_ELSEWHERE = {
 
 def _missing(name: str) -> str:
     """Say that there is no such name, and which one may be meant."""
-    from difflib import get_close_matches
-
-    def plain(name: str) -> str:
-        return name.lower().replace("_", "")
+    from kofn.arrays.names import meant, plain
 
     known = {plain(own): own for own in (*__all__, *_ROOMS)}
     known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
-    # Tools ask every module for names such as __wrapped__.
-    close = [] if name.startswith("_") else get_close_matches(plain(name), known, 1, cutoff=0.8)
-    hint = f"; you may mean kofn.{known[close[0]]}" if close else ""
-    return f"module 'kofn' has no attribute {name!r}{hint}"
+    return meant("kofn", name, known)
 
 
 def __dir__() -> list[str]:

@@ -337,7 +337,7 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
             f"exported program cannot call; use one of {named}"
         )
     traits, rise = KINDS[kind], 0.0 if number is None else number - 1
-    formula = traits.kind.formulas.get("gpu_tail", traits.kind.formulas["tail"])
+    formula = traits.kind.formulas.get("tail_of_size", traits.kind.formulas["tail"])
     # Near α = 1 the end of the support is far away, and z is counted from elsewhere.
     moved = 1 / rise - 1 / number if number is not None and kind == POWER and number < NEAR_1 else 0
     written, entry = target(lambda name: getattr(op, name), _like, normal_tail=_normal_tail)

@@ -124,8 +124,8 @@ class Run(run.Run):
             (self.model(self.data.held_out, weights).argmax(-1) == self.data.answers)
             for weights in (hard_topk(self.model.scores, self.k), soft)
         ]
-        accuracies = (each.float().mean().item() for each in right)
-        return Measured(self.steps, *accuracies, (soft * (1 - soft)).sum().item() / self.k)
+        hard, mixed = (each.float().mean().item() for each in right)
+        return Measured(self.steps, hard, mixed, (soft * (1 - soft)).sum().item() / self.k)
 
 
 class Report(report.Report):

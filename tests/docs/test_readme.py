@@ -105,6 +105,22 @@ def test_the_line_below_the_title_is_that_of_the_package() -> None:
     assert licence == f"[{project['license']}](LICENSE)"
 
 
+def test_every_extra_that_pages_and_errors_name_is_one() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    named = re.findall(r'pip install "(?:kofn|\.)\[([a-z,]+)\]', text)
+    assert len(named) > 20
+    assert {each for names in named for each in names.split(",")} <= {*extras}
+
+
+def test_what_it_is_for_comes_before_installing_and_times() -> None:
+    heads = re.findall(r"^## (.*)$", README, re.MULTILINE)
+    assert heads[:4] == ["What it is for", "Install", "In code", "Why not what you use now?"]
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"(?:`|^)make (?:[A-Z_]+=\S+ )?([a-z][a-z-]*)", README, re.MULTILINE)

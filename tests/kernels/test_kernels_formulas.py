@@ -42,7 +42,7 @@ def test_formulas_are_those_of_array_code(number):
         octaves = dict(zip(("a", "b", "per_b"), apart(z), strict=True))
     upper, smaller, slope = link.tails(z)
     cdf = link.cdf(z)
-    for name in ("tail", "gpu_tail"):
+    for name in ("tail", "tail_of_size"):
         if name in kind.formulas:
             t, above, first, second = called(
                 number, name, z, e=np.exp(-abs(z)), upper=z > 0, **octaves

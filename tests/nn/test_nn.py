@@ -34,7 +34,8 @@ try:
 except AttributeError as error:
     print(error)
 """
-    needed = 'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]"\n'
+    needed = 'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]". JAX and NumPy '
+    needed += "arrays have the functions of kofn, which its modules call: docs/guides shows them\n"
     assert run(code) == 2 * needed + "module 'kofn' has no attribute 'nm'\n"
 
 

@@ -76,8 +76,16 @@ def check_number(
         number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
     # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
     if not low <= number < below or number > high or (strict and number == low):
-        raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
+        also = _thought_of(name, number, min(high, below))
+        raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}{also}")
     return number
+
+
+def _thought_of(name: str, number: float, most: float) -> str:
+    """Return what someone may have meant by a number that is refused: a limit, or percent."""
+    if name == "temperature" and number == 0:
+        return "; the limit of 0 is the hard choice, as by hard_topk"
+    return f"; {number:g} % is {number / 100:g}" if most == 1 < number <= 100 else ""
 
 
 def check_k(k: object, n: int) -> float:

@@ -1,5 +1,6 @@
 """Links: the cumulative distribution functions F of Σ F((x − θ)/T) = k. A link is one line here."""
 
+from kofn.arrays.names import answer_for_others
 from kofn.links.entmax import entmax as entmax
 from kofn.links.exponential import exponential as exponential
 from kofn.links.laplace import laplace as laplace
@@ -17,3 +18,6 @@ __all__ = ["Link", *sorted(TABLE)]
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

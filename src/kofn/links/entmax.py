@@ -17,20 +17,7 @@ from kofn.links.bounded import Bounded
 from kofn.links.kind import Kind, formulas
 from kofn.links.link import BuiltIn, Link, zero_at_ends
 from kofn.links.safe_math import expm1_over, log1p_over, up_to_1
-from kofn.links.vocabulary import (
-    Real,
-    divided,
-    exp,
-    greatest,
-    least,
-    like,
-    log,
-    over,
-    power,
-    reach,
-    rounding,
-    where,
-)
+from kofn.links.vocabulary import *
 
 NEAR_1 = 1.1
 """The α below which entmax's support ends too far away to be counted from: at −1/(α(α − 1))."""
@@ -147,18 +134,10 @@ class Power(BuiltIn):
     """
 
     colour = "#CC79A7"
+    other_names = ("entmax15",)
     kinds = (
-        Kind(
-            5,
-            formulas(__name__, "square_"),
-            steps=3.0,
-            checked=2.0**-4,
-        ),
-        Kind(
-            6,
-            formulas(__name__),
-            steps=6.0,
-        ),
+        Kind(5, formulas(__name__, "square_"), steps=3.0, checked=2.0**-4),
+        Kind(6, formulas(__name__), steps=6.0),
     )
     """At α = 1.5, where F is a square, and elsewhere."""
 

@@ -9,21 +9,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.links.kind import Kind, formulas
 from kofn.links.link import BuiltIn
 from kofn.links.safe_math import below, up_to_1, x_log_x
-from kofn.links.vocabulary import (
-    KINK,
-    Real,
-    exp,
-    exp_in_reach,
-    expm2,
-    greatest,
-    least,
-    like,
-    log,
-    log_chance,
-    reach,
-    rounding,
-    where,
-)
+from kofn.links.vocabulary import *
 
 INF = math.inf
 END = KINK * 2.0**-23
@@ -81,13 +67,8 @@ class Exponential(BuiltIn):
     capped = True
     kinks = ((1.0, 1.0),)
     colour = "#D55E00"
-    kinds = (
-        Kind(
-            3,
-            formulas(__name__),
-            octaves=True,
-        ),
-    )
+    other_names = ("softmax",)
+    kinds = (Kind(3, formulas(__name__), octaves=True),)
 
     def cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)

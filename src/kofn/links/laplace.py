@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import math
 
-from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.kinds import namespace
 from kofn.arrays.typing import ArrayT
 from kofn.links.kind import Kind, formulas
-from kofn.links.safe_math import below
 from kofn.links.symmetric import Symmetric
-from kofn.links.vocabulary import (
-    Real,
-    exp,
-    exp_in_reach,
-    far,
-    least,
-    like,
-    log,
-    log_chance,
-    log_rest,
-    over,
-    size,
-    where,
-)
+from kofn.links.vocabulary import *
 
 LOG_2 = math.log(2)
 
@@ -33,8 +19,8 @@ def tail(a: Real, b: Real, per_b: Real) -> Real:
     return t, upper, t, where(upper, -t, t)
 
 
-def gpu_tail(e: Real, upper: Real) -> Real:
-    """The same by e^−|z|, of which it takes no quotient."""
+def tail_of_size(e: Real, upper: Real) -> Real:
+    """The same by e^−|z| and whether z > 0: no quotient is needed."""
     t = 0.5 * e
     return t, upper, t, where(upper, -t, t)
 
@@ -84,48 +70,13 @@ class Laplace(Symmetric):
     smooth = True
     kinks = ((0.0, 0.5),)
     colour = "#45A8E2"
-    kinds = (
-        Kind(
-            1,
-            formulas(__name__),
-            octaves=True,
-            order=2,
-            exponential_tails=True,
-        ),
-    )
-
-    def cdf(self, z: ArrayT) -> ArrayT:
-        xp = namespace(z)
-        under, low = below(z)
-        return xp.where(under, xp.exp(low) / 2, 1 - xp.exp(-xp.where(under, 0.0, z)) / 2)
+    kinds = (Kind(1, formulas(__name__), octaves=True, order=2, exponential_tails=True),)
 
     def _low(self, z: ArrayT) -> ArrayT:
         return namespace(z).exp(z) / 2
 
-    def pdf(self, z: ArrayT) -> ArrayT:
-        xp = namespace(z)
-        return xp.exp(-xp.abs(z)) / 2
-
-    def tails(self, z: ArrayT) -> tuple[Array, ArrayT, ArrayT]:
-        tail = self.pdf(z)
-        return z > 0, tail, tail
-
     def log_pdf(self, z: ArrayT) -> ArrayT:
         return -namespace(z).abs(z) - math.log(2)  # type: ignore[return-value]  # of its kind
-
-    def log_cdf(self, z: ArrayT) -> ArrayT:
-        xp = namespace(z)
-        under, low = below(z)
-        return xp.where(under, low - math.log(2), xp.log1p(-xp.exp(-xp.where(under, 0.0, z)) / 2))
-
-    def cdf_slope(self, z: ArrayT) -> ArrayT:
-        return namespace(z).ones_like(z)
-
-    def integral(self, z: ArrayT) -> ArrayT:
-        xp = namespace(z)
-        under, low = below(z)
-        high = xp.where(under, 0.0, z)
-        return xp.where(under, xp.exp(low) / 2, high + xp.exp(-high) / 2)
 
 
 laplace = Laplace("laplace")

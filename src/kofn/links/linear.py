@@ -10,7 +10,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.links.bounded import Bounded
 from kofn.links.kind import Kind, formulas
 from kofn.links.link import BuiltIn, zero_at_ends
-from kofn.links.vocabulary import Real, greatest, least, like, log, over, reach, where
+from kofn.links.vocabulary import *
 
 SMALL, INF = 1e-35, math.inf
 
@@ -69,14 +69,8 @@ class Ramp(BuiltIn):
 
     kinks = ((0.0, 0.0), (1.0, 1.0))
     colour = "#222222"
-    kinds = (
-        Kind(
-            4,
-            formulas(__name__),
-            steps=2.0,
-            checked=2.0**-4,
-        ),
-    )
+    other_names = ("sparsemax", "relu", "hardsigmoid")
+    kinds = (Kind(4, formulas(__name__), steps=2.0, checked=2.0**-4),)
 
     def cdf(self, z: ArrayT) -> ArrayT:
         return _pieces(z, 0.0, z, 1.0)

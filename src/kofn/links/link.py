@@ -231,6 +231,8 @@ class BuiltIn(Link):
     """What compiled code knows of it; without one it is for array code alone."""
     colour: str | None = None
     """Its colour in pictures."""
+    other_names: tuple[str, ...] = ()
+    """What others call it, or the map that it is at k = 1; errors answer these."""
     tested = -6.0, 6.0
     """The z between which tests compare its functions: beyond it 1 − F, say, is only rounding."""
 

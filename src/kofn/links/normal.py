@@ -9,24 +9,7 @@ from kofn.arrays.typing import ArrayT
 from kofn.links.kind import Kind, formulas
 from kofn.links.link import zero_at_ends
 from kofn.links.symmetric import Symmetric
-from kofn.links.vocabulary import (
-    Real,
-    erfc,
-    exp,
-    far,
-    far_tail,
-    farthest,
-    greatest,
-    least,
-    log,
-    log_rest,
-    normal_tail,
-    over,
-    reach,
-    size,
-    sqrt,
-    where,
-)
+from kofn.links.vocabulary import *
 
 A, B, C, D, E, F = 2.515517, 0.802853, 0.010328, 1.432788, 0.189269, 0.001308
 """Φ⁻¹ to 5e-4: t − above/below of t = √(−2 log q) (Abramowitz & Stegun 26.2.23)."""
@@ -94,14 +77,8 @@ class Normal(Symmetric):
 
     smooth = True
     colour = "#009E73"
-    kinds = (
-        Kind(
-            2,
-            formulas(__name__),
-            order=3,
-            checked=2.0**-5,
-        ),
-    )
+    other_names = ("gaussian", "probit", "erf")
+    kinds = (Kind(2, formulas(__name__), order=3, checked=2.0**-5),)
 
     def cdf(self, z: ArrayT) -> ArrayT:
         # ndtr is inaccurate in its lower tail in float32; erfc is accurate.

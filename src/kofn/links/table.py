@@ -7,6 +7,9 @@ from kofn.links.link import BuiltIn, Link, built_in
 TABLE = {link.name: link for link in built_in()}
 """The links that have a name; "entmax" means entmax(1.5)."""
 
+OTHERS = {other: link.name for link in built_in() for other in link.inner.other_names}
+"""What others call the links, or the maps that they are at k = 1."""
+
 
 def resolve(link: str | Link) -> Link:
     """Return the link given by name or as an object."""
@@ -16,7 +19,14 @@ def resolve(link: str | Link) -> Link:
         return TABLE[link]
     names = ", ".join(repr(name) for name in TABLE)
     error = ValueError if isinstance(link, str) else TypeError
-    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}")
+    name = link if isinstance(link, str) else getattr(link, "__name__", "")
+    own = name if name in TABLE else OTHERS.get(name.lower())
+    hint = (
+        ""
+        if own is None
+        else f"; you may mean {own!r}" + " or links.entmax(alpha)" * (own == "entmax")
+    )
+    raise error(f"link must be a kofn.Link or one of {names}; got {link!r}{hint}")
 
 
 def kinks_of(link: Link) -> tuple[tuple[float, float], ...] | None:

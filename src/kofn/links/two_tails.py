@@ -16,9 +16,12 @@ class TwoTails(BuiltIn):
     def _tail(self, z: Array) -> tuple[Real, ...]:
         """Return (the smaller of F and 1 − F; whether F > ½; F′; F″)."""
         (kind,) = self.kinds
-        found: tuple[Real, ...] = (
-            kind.called("tail", *apart(z)) if kind.octaves else kind.called("tail", z)
-        )
+        if "tail_of_size" in kind.formulas:
+            upper = z > 0
+            given, name = (exp(where(upper, -z, z)), upper), "tail_of_size"
+        else:
+            given, name = apart(z) if kind.octaves else (z,), "tail"
+        found: tuple[Real, ...] = kind.called(name, *given)
         return found
 
     def cdf(self, z: ArrayT) -> ArrayT:

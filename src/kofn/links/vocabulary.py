@@ -12,6 +12,12 @@ from typing import Any
 
 from kofn.arrays.kinds import namespace, special
 
+__all__ = [
+    *("KINK", "Real", "divided", "erfc", "exp", "exp_in_reach", "expm2", "far", "far_tail"),
+    *("farthest", "greatest", "least", "like", "log", "log1p", "log_chance", "log_rest"),
+    *("normal_tail", "over", "power", "reach", "rounding", "size", "sqrt", "where"),
+]
+
 Real = Any
 """A number of one entry: an array, or what a compiler makes of it."""
 KINK = 4

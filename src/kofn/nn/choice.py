@@ -131,7 +131,7 @@ class SoftTopK(Closing):
     ) -> None:
         super().__init__(k, n, schedule, learned_k, device)
         resolved = table.resolve(link)
-        self.link = link if link is resolved else resolved.name
+        self.link: Any = link if link is resolved else resolved.name
         self.scores = nn.Parameter(torch.empty(self.n, device=device, dtype=dtype))
         self.reset_parameters()
 

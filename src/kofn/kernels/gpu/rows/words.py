@@ -162,6 +162,7 @@ def by_kind(name: str, takes: str, **of: str) -> Any:
     for number, traits in enumerate(KINDS):
         formulas = traits.kind.formulas
         formula = formulas.get(f"gpu_{name}", formulas.get(name))
+        formula = formulas.get("tail_of_size", formula) if name == "tail" else formula
         if formula is None or not (traits.bounded or name != "density"):
             continue
         names[f"{name}_{number}"] = OF_ENTRIES(formula)

@@ -45,7 +45,9 @@ def source(module: str) -> Path | None:
 
 
 def groups(module: str) -> list[Group]:
-    """Return the public names of a module under the comments of its `__all__`."""
+    """Return the public names of a module under the comments of its `__all__`, which may take in
+    those of files of kofn.maps.
+    """
     file = source(module)
     text = file.read_text(encoding="utf-8") if file else ""
     listed = re.search(r"^__all__ = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
@@ -54,6 +56,8 @@ def groups(module: str) -> list[Group]:
         if comment := re.match(r"\s*# (.+)", line):
             found.append(Group(comment[1], []))
         found[-1].names.extend(re.findall(r'"(\w+)"', line))
+        if taken := re.match(r"\s*\*_(\w+)\.__all__", line):
+            found[-1].names.extend(names(f"kofn.maps.{taken[1]}"))
     return [group for group in found if group.names]
 
 

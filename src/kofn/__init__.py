@@ -28,11 +28,16 @@ from kofn.commands import starting as _starting  # noqa: F401
 from kofn import links
 from kofn.arrays.when_imported import import_after as _import_after
 from kofn.links import Link
-from kofn.maps.gates import topk_gates
-from kofn.maps.logarithms import log_entmax, log_soft_topk
-from kofn.maps.softmax import entmax, softmax, sparsemax
-from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
-from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.maps import gates as _gates
+from kofn.maps import logarithms as _logarithms
+from kofn.maps import softmax as _softmax
+from kofn.maps import softmax_variants as _softmax_variants
+from kofn.maps import topk as _topk
+from kofn.maps.gates import *
+from kofn.maps.logarithms import *
+from kofn.maps.softmax import *
+from kofn.maps.softmax_variants import *
+from kofn.maps.topk import *
 
 if _typing.TYPE_CHECKING:
     from kofn import classic as classic
@@ -79,13 +84,11 @@ __version__ = "0.1.0"
 _import_after("torch", "kofn.metrics.torch_temperature")
 _import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
+# The names of files that every call needs are those of their own `__all__`.
 __all__ = [
     # choosing k of n
-    "soft_topk",
-    "soft_topk_threshold",
-    "soft_topk_sum",
-    "topk_gates",
-    "hard_topk",
+    *_topk.__all__,
+    *_gates.__all__,
     # the k largest and quantiles, exactly
     "topk",
     "quantile",
@@ -99,11 +102,8 @@ __all__ = [
     # the closest point of a set of choices
     "projections",
     # choosing one
-    "softmax",
-    "sparsemax",
-    "entmax",
-    "sparse_softmax",
-    "taylor_softmax",
+    *_softmax.__all__,
+    *_softmax_variants.__all__,
     "perturbed_argmax",
     # choosing in ragged rows
     "segment_soft_topk",
@@ -116,8 +116,7 @@ __all__ = [
     "segment_topk",
     "segment_quantile",
     # logarithms of weights
-    "log_soft_topk",
-    "log_entmax",
+    *_logarithms.__all__,
     # distributions over choices
     "KSubset",
     "PlackettLuce",

@@ -229,7 +229,7 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, kern
     for _ in range(3):  # as many commands in one process
         terminal.prepare_kernels()
     assert capsys.readouterr().err == ""
-    for name in ("total", "statistics"):
+    for name in ("peak", "statistics"):
         native._compiled(launch.pass_code("loops", name, 0, 4))
     assert capsys.readouterr().err.count("kofn: compiling kernels for this process") == 1
 

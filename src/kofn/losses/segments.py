@@ -68,7 +68,7 @@ def segment_topk_loss(
     checked = segment_given(scores, 0.0, link, temperature, mask, **of)
     labels = _labels(target, checked)
     require_integral(link, checked.scores)
-    with checked.quiet():
+    with checked.form.quiet():
         loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
             loss = route.by_array_code(PLAIN_LOSS, with_number(checked, labels).per_row(), labels)

@@ -87,7 +87,7 @@ def segment_soft_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         if not check_flag("hard", hard):
             return checked.restored(route.answer(WEIGHTS, checked))
         return checked.restored(hard_weights_of(checked, None))
@@ -131,7 +131,7 @@ def segment_soft_topk_threshold(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.form.per_segment(route.answer(THETA, checked))
 
 
@@ -175,7 +175,7 @@ def segment_soft_topk_sum(
     )
     checked = segment_given(scores, k, link, temperature, mask, **of)
     require_integral(link, checked.scores)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
 
 
@@ -207,7 +207,7 @@ def segment_softmax(
     """
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(route.answer(SOFTMAX, checked))
 
 
@@ -314,5 +314,5 @@ def segment_hard_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(chosen(checked, None))

@@ -63,7 +63,7 @@ def taylor_softmax(
         )
     check_integer("order", order, allowed, 2, MOST)
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(taylor.weights(checked, order))
 
 
@@ -108,7 +108,7 @@ def sparse_softmax(
     """
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     check_support(k, p, checked.n)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(route.answer(TRUNCATED, checked, settings=(k, p)))
 
 

@@ -23,8 +23,8 @@ from kofn.kernels.cpu.choice.search import (
     middle,
 )
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.rows.formulas import exponential
 from kofn.kernels.cpu.rows.frame import BLOCK, loop
+from kofn.kernels.cpu.rows.words import exponential
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import (

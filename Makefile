@@ -132,7 +132,7 @@ test-upstream:  ## run the core of the tests with other versions, as of nightly 
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src studies tests wheels
+	$(BIN)/codespell *.md *.toml Makefile .github benchmarks docs examples src studies tests wheels
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code and fix what can be fixed
@@ -181,7 +181,7 @@ explorer-figure: $(READY)  ## take the picture of kofn explore by Chromium, whic
 	$(BIN)/python docs/make_explorer_figure.py
 
 site: $(READY)  ## build the documentation as a site, in site/, and check its links
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+	$(BIN)/python docs/site/build.py site
 	$(BIN)/python docs/site/check.py site
 
 library: $(READY)  ## compile the CPU kernels for every level of this machine's processor

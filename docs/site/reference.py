@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ def groups(module: str) -> list[Group]:
     file = source(module)
     text = file.read_text(encoding="utf-8") if file else ""
     listed = re.search(r"^__all__ = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
+    if listed and re.search(r"\*\w+\(", listed[1]):  # made of a table
+        return [Group("", list(import_module(module).__all__))]
     found = [Group("", [])]
     for line in listed[1].splitlines() if listed else ():
         if comment := re.match(r"\s*# (.+)", line):

@@ -115,7 +115,7 @@ def used(formula, target):
 @every_kind
 def test_compiled_code_has_the_words(number):
     pytest.importorskip("numba")
-    from kofn.kernels.cpu.rows.words import OF_ENTRIES, OF_ROWS
+    from kofn.kernels.cpu.runtime.words import OF_ENTRIES, OF_ROWS
 
     of_rows = {"quantile", "log_below", "log_above"}
     for name, formula in KINDS[number].kind.formulas.items():

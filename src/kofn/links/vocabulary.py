@@ -1,8 +1,8 @@
 """The words that links' formulas are written with, and what they mean for arrays.
 
 A formula is a plain function of one entry, in these words, comparisons and arithmetic. Array code
-calls it as it is. Compiled code gives the same formula its own words (`kernels/cpu/rows/words.py`,
-`kernels/gpu/rows/formulas.py`), by `targets.py`. (Tests: test_kernels_formulas.py.)
+calls it as it is. Compiled code gives the same formula its own words, by `targets.py`: those of
+`kernels/cpu/runtime/words.py` and `kernels/gpu/rows/words.py`. (Tests: test_kernels_formulas.py.)
 """
 
 from __future__ import annotations

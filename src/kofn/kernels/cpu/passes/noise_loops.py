@@ -16,7 +16,6 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows.frame import BLOCK, loop
-from kofn.kernels.cpu.rows.words import OF_ENTRIES, by_kind
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, served
 from kofn.kernels.cpu.runtime.vector_math import (
@@ -25,6 +24,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     real,
     widest_vectors,
 )
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES, by_kind
 
 # A job, the integers that every thread on it reads: shares.py's first. Numbers of nodes
 # are (nodes, rows), numbers of entries (rows, n).

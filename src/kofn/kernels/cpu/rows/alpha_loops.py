@@ -21,7 +21,6 @@ from kofn.kernels.cpu.rows.formulas import deleted, distance
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.interleaved import BLOCK as ABREAST
 from kofn.kernels.cpu.rows.layout import COTANGENT, LANE, LANES, PLANES, SCORE
-from kofn.kernels.cpu.rows.words import expm2, exponential, far, farthest
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.vector_math import (
     LOG2_E,
@@ -33,6 +32,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     where_positive,
     widest_vectors,
 )
+from kofn.kernels.cpu.runtime.words import expm2, exponential, far, farthest
 
 
 @inline

@@ -10,8 +10,8 @@ import math
 
 from kofn.kernels.contract import EXPONENTIAL, TWO_TAILS
 from kofn.kernels.cpu.rows.formulas import deleted, distance, integral
-from kofn.kernels.cpu.rows.words import OF_ENTRIES, by_kind, farthest
 from kofn.kernels.cpu.runtime.vector_math import inline, real, where_positive
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES, by_kind, farthest
 
 above = by_kind(
     OF_ENTRIES, "above", "z, part, rise, edge", others="max(part - (z + edge), real(z, 0.0))"

@@ -18,8 +18,8 @@ from numba import types
 from numba.extending import overload
 
 from kofn.kernels.contract import CAPPED, EDGES, EXPONENTIAL, OCTAVES, POWER, SQUARE, TWO_TAILS
-from kofn.kernels.cpu.rows.words import OF_ENTRIES, OF_ROWS, by_kind, far, reach
 from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, inline, real, where_positive
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES, OF_ROWS, by_kind, far, reach
 
 tail = by_kind(OF_ENTRIES, "tail", "a, b, per_b, rise", z="a - b")
 """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.

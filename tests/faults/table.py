@@ -239,7 +239,7 @@ FAULTS = (
     Fault(
         "an error of a number does not name the value",
         "arrays/checks.py",
-        'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")',
+        'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}{also}")',
         'raise ValueError(f"{name} must be {_text(allowed)}")',
         ("test_schedules.py", "test_arrays_checks.py"),
     ),

@@ -44,6 +44,13 @@ def select(
             "(fill in the median of the column, over the training rows)."
         ),
     ] = "refuse",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="How to score classification: accuracy, or balanced, the mean over classes of "
+            "the accuracy on their rows."
+        ),
+    ] = "accuracy",
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
     steps: Annotated[int, typer.Option(help="Number of training steps per selection.")] = 300,
@@ -61,16 +68,18 @@ def select(
     require_torch("select")
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.select import report
+    from kofn.commands.select.compare import METRICS
 
     began = time.monotonic()
     at_least("splits", splits, 1)
     at_least("steps", steps, 1)
     valid_seed("seed", seed)
+    one_of("metric", metric, METRICS)
     out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
     tables = _load(data, target, k, task, missing, seed)
     with files.results(out, report.FILES, force, data, "the table") as to:
-        outcomes = _work(tables, seed=seed, splits=splits, steps=steps)
+        outcomes = _work(tables, seed=seed, splits=splits, steps=steps, metric=metric)
         seconds = time.monotonic() - began
         content = report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds)
         written = []
@@ -110,7 +119,9 @@ def _load(
     return [(table, k)]
 
 
-def _work(tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int) -> list[Outcome]:
+def _work(
+    tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int, metric: str
+) -> list[Outcome]:
     """On each table, compare the methods on every split, then select columns on all rows."""
     from sklearn.base import clone
     from threadpoolctl import threadpool_limits
@@ -136,7 +147,8 @@ def _work(tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int
                 random_state=seed,
                 callback=lambda *now: progress.trained(*now),
             )
-            comparison = compare(table, k, selector=selector, splits=splits, seed=seed, tell=tell)
+            how = {"selector": selector, "splits": splits, "seed": seed, "metric": metric}
+            comparison = compare(table, k, tell=tell, **how)
             progress.begin("all rows", trains=True)
             final = clone(selector).fit(filled(table.X, table.X), table.y)
             outcomes.append(Outcome(table, final, comparison))

@@ -31,7 +31,8 @@ from kofn.links import Link
 from kofn.maps.gates import topk_gates
 from kofn.maps.logarithms import log_entmax, log_soft_topk
 from kofn.maps.softmax import entmax, softmax, sparsemax
-from kofn.maps.softmax_variants import sparse_softmax, taylor_softmax
+from kofn.maps.softmax_variants import taylor_softmax
+from kofn.maps.sparse_softmax import sparse_softmax
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 
 if _typing.TYPE_CHECKING:
@@ -70,6 +71,7 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.segments import segment_soft_topk_sum as segment_soft_topk_sum
     from kofn.maps.segments import segment_soft_topk_threshold as segment_soft_topk_threshold
     from kofn.maps.segments import segment_softmax as segment_softmax
+    from kofn.maps.segments import segment_sparse_softmax as segment_sparse_softmax
     from kofn.maps.segments import segment_sparsemax as segment_sparsemax
     from kofn.metrics.temperature import temperature_for as temperature_for
 
@@ -110,6 +112,7 @@ __all__ = [
     "segment_soft_topk_threshold",
     "segment_soft_topk_sum",
     "segment_softmax",
+    "segment_sparse_softmax",
     "segment_sparsemax",
     "segment_entmax",
     "segment_hard_topk",

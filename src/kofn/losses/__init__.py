@@ -5,6 +5,7 @@ of the scores: one-hot, k-hot, or soft. Rows whose integer is `ignore_index`, an
 rows, have loss 0 and are excluded from the mean; a mean over no rows is 0.
 """
 
+from kofn.losses.distillation import topk_kl
 from kofn.losses.fenchel_young import (
     entmax_loss,
     fenchel_young_loss,
@@ -16,11 +17,11 @@ from kofn.losses.likelihood import (
     accuracy_loss,
     epsilon_cross_entropy,
     perturbed_accuracy_loss,
-    sparse_softmax_loss,
     topk_cross_entropy,
 )
 from kofn.losses.margins import am_softmax, arcface
-from kofn.losses.segments import segment_topk_loss
+from kofn.losses.segments import segment_sparse_softmax_loss, segment_topk_loss
+from kofn.losses.sparse_softmax import sparse_softmax_loss
 
 __all__ = [
     # cross-entropy and its relatives: convex, 0 only at the target
@@ -32,8 +33,11 @@ __all__ = [
     "fenchel_young_loss",
     # likelihoods of other maps
     "sparse_softmax_loss",
+    "segment_sparse_softmax_loss",
     "topk_cross_entropy",
     "epsilon_cross_entropy",
+    # a teacher's most likely tokens
+    "topk_kl",
     # accuracy itself
     "accuracy_loss",
     "perturbed_accuracy_loss",

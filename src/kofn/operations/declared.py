@@ -14,11 +14,20 @@ from kofn.operations.choice import (
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.losses import LOSS
+from kofn.operations.rest import REST
 from kofn.operations.topk import SINGLE_WEIGHTS, THETA, VALUE, WEIGHTS
-from kofn.operations.truncated import TRUNCATED, TRUNCATED_LOSS
+from kofn.operations.truncated import (
+    LEAST,
+    SPARSE,
+    SPARSE_ENTROPY,
+    SPARSE_LOSS,
+    TRUNCATED,
+    TRUNCATED_LOSS,
+)
 
 DECLARED = (
     *(WEIGHTS, SINGLE_WEIGHTS, THETA, VALUE, LOG_WEIGHTS, LOSS, TRUNCATED, TRUNCATED_LOSS),
+    *(SPARSE, SPARSE_LOSS, SPARSE_ENTROPY, LEAST, REST),
     *(HARD_WEIGHTS, HARD, LARGEST, FIRST, FIRST_OF_MASKED, RANKED, RANKED_OF_MASKED),
     *(KNAPSACK, HARD_KNAPSACK, FILL, PRICE, KNAPSACK_VALUE),
 )

@@ -16,6 +16,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 LOWEST := --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt -c .venv-lowest/others.txt
 CORE := $(foreach room,arrays links losses maps metrics,tests/$(room))
 
+# For `make test-upstream`: other versions of NumPy, PyTorch or JAX, and the options of pip that find them.
+UPSTREAM ?= torch
+UPSTREAM_INDEX ?= $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
+OF_UPSTREAM := .venv-upstream/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 # XLA compiles thousands of programs for tests, and the processes that tests start import PyTorch a hundred times. What
 # was compiled, programs and byte code, is kept in build for the next process, and the next run.
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
@@ -42,7 +47,7 @@ GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
@@ -116,19 +121,29 @@ test-lowest:  ## run the core of the tests on the lowest versions that pyproject
 	.venv-lowest/bin/python -m pip install $(LOWEST) --no-build-isolation --editable ".[cli,torch,jax]"
 	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest $(CORE) -k "not compil and not trace and not autocast"
 
+test-upstream:  ## run the core of the tests with other versions, as of nightly builds; UPSTREAM="torch==2.15.*" UPSTREAM_INDEX=
+	$(PYTHON) -m venv --clear .venv-upstream
+	$(OF_UPSTREAM) -c constraints.txt $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") torch
+	$(OF_UPSTREAM) -c constraints.txt entmax hatchling hypothesis mpmath pytest
+	$(OF_UPSTREAM) -c constraints.txt --no-build-isolation --editable ".[cli,torch,jax]"
+	$(OF_UPSTREAM) --upgrade $(UPSTREAM_INDEX) $(UPSTREAM)
+	OMP_NUM_THREADS=1 .venv-upstream/bin/python -m pytest $(CORE) tests/nn tests/adapters/test_adapters.py
+
 lint: $(READY)  ## check formatting, style, spelling and types; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell *.md *.toml *.yml Makefile .github benchmarks docs examples src studies tests wheels
+	$(BIN)/codespell *.md *.toml Makefile .github benchmarks docs examples src studies tests wheels
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## time the maps against softmax and other libraries; writes benchmarks/results
+bench: $(READY)  ## time the maps against softmax and others on an idle machine, twice: with its own level, and with AVX2
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
+	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
+	$(BIN)/python -m benchmarks.readme --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --out "$(OUT)" --device $(DEVICE) $(HOW)
@@ -144,11 +159,13 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	$(BIN)/python -m studies.attention --steps 700 --force
 	$(BIN)/python -m studies.sae --force
 	$(BIN)/python -m studies.prune --force
+	$(BIN)/python -m studies.choice --force
 	$(BIN)/python -m studies.vae --seeds 3 --force
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
-docs: $(READY)  ## draw the figures of the documentation; minutes
+docs: $(READY)  ## draw the figures of the documentation, and write README's times; minutes
+	$(BIN)/python -m benchmarks.readme --write
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py
@@ -164,7 +181,7 @@ explorer-figure: $(READY)  ## take the picture of kofn explore by Chromium, whic
 	$(BIN)/python docs/make_explorer_figure.py
 
 site: $(READY)  ## build the documentation as a site, in site/, and check its links
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+	$(BIN)/python docs/site/build.py site
 	$(BIN)/python docs/site/check.py site
 
 library: $(READY)  ## compile the CPU kernels for every level of this machine's processor
@@ -173,12 +190,12 @@ library: $(READY)  ## compile the CPU kernels for every level of this machine's 
 library-own: $(READY)  ## compile the CPU kernels for this machine's processor alone
 	$(BIN)/python -m wheels.library --own
 
-kernels: $(READY)  ## translate the CPU kernels anew, after a change to them, and compile them
+kernels: $(READY)  ## translate and compile those CPU kernels that have changed
 	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
 	$(MAKE) library-own
 
 clean:  ## remove .venv, caches and all generated files
-	rm -rf .venv .venv-lowest build dist $(addprefix src/kofn/kernels/cpu/kofn.,so dylib dll) site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-lowest .venv-upstream build dist $(addprefix src/kofn/kernels/cpu/kofn.,so dylib dll) site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # PyTorch comes first, on its own, because it alone may come from another index. That index need

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
 
 import kofn
-from kofn.commands.bench.contenders import Bisected
+from kofn.commands.bench.contenders import Bisected, by_newton
 
 ROWS, LENGTH, K = 64, 256, 8
 STEP = 1e-5  # of finite differences, in float64
@@ -33,6 +33,10 @@ def straight_through(x: Tensor) -> Tensor:
 
 def soft_topk(x: Tensor) -> Tensor:
     return kofn.soft_topk(x, K)
+
+
+def hard_topk(x: Tensor) -> Tensor:
+    return kofn.soft_topk(x, K, hard=True)
 
 
 def bisected(x: Tensor) -> Tensor:
@@ -66,7 +70,9 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndar
     "torch.topk, straight-through": (straight_through, largest),
     "entmax.sparsemax (k = 1)": (entmax.sparsemax, simplex),
     "sigmoid, bisected": (bisected, sigmoids),
+    "sigmoid, Newton, compiled": (by_newton(K), sigmoids),
     "kofn.soft_topk": (soft_topk, sigmoids),
+    "kofn.soft_topk(hard=True)": (hard_topk, largest),
     "kofn.sparsemax": (kofn.sparsemax, simplex),
 }
 

@@ -13,10 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from kofn import soft_topk
-from kofn.commands.compare.report import COLOURS, FAINT
+from kofn.commands.compare.report import FAINT
 from kofn.commands.results import INK
 from kofn.links import table
 
+COLOURS = {name: link.colour or FAINT for name, link in table.TABLE.items()}
 IMAGES = Path(__file__).parent / "images"
 
 SCORES = np.array([3.1, 2.5, 1.7, 1.5, 1.0, 0.7, 0.3, -0.1, -0.5, -1.2, -1.8, -2.6])

@@ -15,13 +15,12 @@ import torch
 from matplotlib.axes import Axes
 
 from kofn import hard_topk, metrics, schedules, soft_topk, temperature_for
-from kofn.commands.compare.report import COLOURS as OF_MAPS
 from kofn.commands.compare.report import FAINT
 from kofn.commands.results import INK
 from kofn.links import table
 
 IMAGES = Path(__file__).parent / "images"
-COLOURS = {name: OF_MAPS[name] for name in table.TABLE}
+COLOURS = {name: link.colour or FAINT for name, link in table.TABLE.items()}
 N, K = 32, 4
 ROWS = np.random.default_rng(0).normal(size=(100, N))
 CONSTANT = (0.03, 0.1, 0.3, 1.0, 3.0)

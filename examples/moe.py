@@ -44,19 +44,19 @@ def train(name: str, seed: int) -> tuple[float, Tensor]:
     centres = 2 * normalize(torch.randn(GROUPS, WIDTH), dim=-1)
     router = ROUTERS[name]()
     optimizer = torch.optim.Adam([experts.requires_grad_(), *router.parameters()], lr=RATE)
-    optimizer.register_step_post_hook(lambda *_: nn.step_routers(router))
+    if isinstance(router, nn.TopKRouter):
+        optimizer.register_step_post_hook(lambda *_: nn.step_routers(router))
     errors, uses = [], torch.zeros(GROUPS, GROUPS)
     for _ in range(STEPS):
         group = torch.randint(GROUPS, (BATCH,))
-        x = centres[group] + torch.randn(BATCH, WIDTH) / 2
-        _, weights, indices = router(x)
+        _, weights, indices = router(x := centres[group] + torch.randn(BATCH, WIDTH) / 2)
         plan = nn.dispatch_plan(indices, GROUPS)
         outputs = grouped_mm(plan.gather(x), experts, offs=plan.offsets)
         wanted = torch.einsum("bh,bhi->bi", x, maps[group])
         error = (plan.combine(outputs, weights) - wanted).square().mean() / wanted.var()
+        optimizer.zero_grad()
         error.backward()
         optimizer.step()
-        optimizer.zero_grad()
         errors.append(error.item())
         uses = 0.9 * uses.index_put((group, indices[:, 0]), torch.ones(()), accumulate=True)
     uses /= uses.sum()
@@ -70,8 +70,8 @@ def main() -> None:
     print(f"{'':24s}error  right expert")
     for name in ROUTERS:
         errors, shares = zip(*(train(name, seed) for seed in seeds), strict=True)
-        right = torch.stack(shares).mean(0).trace()
-        print(f"{name:24s}{statistics.mean(errors):.3f}  {right:12.2f}", end="  ")
+        mean, right = statistics.mean(errors), torch.stack(shares).mean(0).trace()
+        print(f"{name:24s}{mean:.3f}  {right:12.2f}", end="  ")
         print(*(f"{error:.3f}" for error in errors))
 
 

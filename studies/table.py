@@ -1,5 +1,7 @@
 """The table of studies: what each compares, and its options."""
 
+from functools import partial
+
 from kofn.commands.files import InputError
 from kofn.commands.options import at_least
 from studies.frame.options import Option, Study, count, names
@@ -23,6 +25,13 @@ def share(name: str, value: str) -> str:
     if not 0 < number < 1:
         raise InputError(f"--{name} must be a share between 0 and 1, or 2:4; got {value!r}")
     return value if value == "2:4" else f"{number:g}"
+
+
+def some(name: str, value: int) -> int:
+    """Return a number of pixels, of the 64."""
+    if not 1 <= value <= 63:
+        raise InputError(f"-{name} must be from 1 to 63, of 64 pixels; got {value}")
+    return value
 
 
 ESTIMATORS = {
@@ -114,6 +123,13 @@ NETWORKS = {
     "mlp": "a perceptron 64-300-100-10",
     "cnn": "two convolutions of 16 and 32 channels, a layer of 64 units and one of 10",
 }
+CHOICES = {
+    "straight-through": "the hard mask, with the gradient of a softmax",
+    "hard": "soft_topk(hard=True), the temperature of its gradient from 1 to 0.01",
+    "cooled": "soft_topk, the temperature from 1 to 0.01 in the first 90 % of the steps",
+    "colder": "the same, to 0.0001",
+    "whole": "soft_topk, from 1 to 0.01 in the first 70 %, then hard_topk",
+}
 
 VAE = Study(
     "vae",
@@ -187,4 +203,19 @@ PRUNE = Study(
     ),
     count("steps", STEPS, 600, quick=50),
 )
-STUDIES = {study.name: study for study in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE)}
+CHOICE = Study(
+    "choice",
+    "One seed and 100 steps: less than a minute.",
+    names("method", "Way to choose; {names}", CHOICES),
+    Option("k", "Number of pixels; repeat for several. 4, 8 and 16.", (4, 8, 16), "ks", some),
+    Option(
+        "rate",
+        "Rate of the scores, in rates of the network; repeat for several. 1, 10 and 40.",
+        (1, 10, 40),
+        "rates",
+        partial(at_least, low=1),
+    ),
+    count("steps", STEPS, 600, quick=100),
+    seeds=5,
+)
+STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE)}

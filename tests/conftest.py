@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from jax_programs import let_go_of_many
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
@@ -98,19 +99,12 @@ _finished = itertools.count(1)
 
 
 def pytest_runtest_teardown() -> None:
-    """Let go of compiled code now and then: a process may map only so many pieces of it."""
+    """Let go of compiled code now and then."""
     finished = next(_finished)
-    if finished % 200 == 0 or (finished % 10 == 0 and _pieces() > 20_000):
+    if finished % 200 == 0:
         jax.clear_caches()
-
-
-def _pieces() -> int:
-    """Count the pieces of memory that this process maps; Linux allows 65,530."""
-    try:
-        with open("/proc/self/maps", "rb") as maps:
-            return sum(1 for _ in maps)
-    except OSError:
-        return 0
+    elif finished % 10 == 0:
+        let_go_of_many()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,110 +3,92 @@
 F(z) = σ(z + 1)², the square of the logistic function, is no better than its neighbours at anything.
 That is why it is here: a link that comes into the table later would meet itself in that copy. It
 has what few links of the table have: it is not symmetric, and its two tails fall at two rates.
-`SLOW` and `FAST` are the steps of CONTRIBUTING.md in the sources, `ORACLES` the one in the tests.
+`SOURCES` are the steps of CONTRIBUTING.md in the sources, `ORACLES` the one in the tests.
 """
 
 import shutil
 
 LINK = '''"""The square of the logistic function, F(z) = σ(y)² with y = z + 1."""
 
-from kofn.arrays.kinds import namespace, special
-from kofn.links.link import BuiltIn, zero_at_ends
-from kofn.links.safe_math import softplus
+import math
+
+from kofn.links.kind import Kind, formulas
+from kofn.links.two_tails import TwoTails
+from kofn.links.vocabulary import *
+
+PER_E = math.exp(-1.0)
 
 
-class _Squared(BuiltIn):
-    def cdf(self, z):
-        return special(z).expit(z + 1) ** 2
+def tail(a, b):
+    down = b * PER_E
+    r = over(1, a + down)
+    s, t = a * r, down * r
+    slope, upper = 2 * s * s * t, s * s > 0.5
+    return where(upper, t * (1 + s), s * s), upper, slope, slope * (t + t - s)
 
-    def sf(self, z):
-        return special(z).expit(-z - 1) * (1 + special(z).expit(z + 1))
 
-    def pdf(self, z):
-        return 2 * self.cdf(z) * special(z).expit(-z - 1)
+def density(z):
+    y = z + 1
+    e = exp_in_reach(-size(y))
+    t = over(e, 1 + e)
+    s, rest = where(y < 0, t, 1 - t), where(y < 0, 1 - t, t)
+    return 2 * s * s * rest
 
-    def log_pdf(self, z):
-        return namespace(z).log(2 + 0 * z) + self.log_cdf(z) - softplus(z + 1)
 
-    def log_cdf(self, z):
-        return -2 * softplus(-z - 1)
+def integral(z):
+    y = least(greatest(z, -far(z)), far(z)) + 1
+    e = exp(-size(y))
+    t = e / (1 + e)
+    s, rest = where(y < 0, t, 1 - t), where(y < 0, 1 - t, t)
+    high, low = log1p(e) + rest, log1p(e) - s + greatest(y, 0)
+    return where(z > 0, high, low), z > 0, where(z > 0, high + z * rest * (1 + s), low - z * s * s)
 
-    def log_sf(self, z):
-        return namespace(z).log1p(special(z).expit(z + 1)) - softplus(z + 1)
 
-    def cdf_slope(self, z):
-        return 2 * special(z).expit(-z - 1)
+def quantile(q):
+    root = sqrt(q)
+    return log(root) - log1p(-root) - 1
 
-    def sf_slope(self, z):
-        s = special(z).expit(z + 1)
-        return 2 * s * s / (1 + s)
 
-    def integral(self, z):
-        return softplus(z + 1) - special(z).expit(z + 1)
+def log_below(z):
+    y = z + 1
+    e = exp(-size(y))
+    return 2 * (least(y, 0) - log1p(e)), 2 * where(y > 0, e, 1) / (1 + e)
 
-    def upper_integral(self, z):
-        return softplus(-z - 1) + special(z).expit(-z - 1)
 
-    def quantile(self, q):
-        xp = namespace(q)
-        root = xp.sqrt(q)
-        return xp.log(root) - xp.log1p(-root) - 1
+def log_above(z):
+    y = z + 1
+    e = exp(-size(y))
+    s = where(y > 0, 1, e) / (1 + e)
+    return log1p(s) - greatest(y, 0) - log1p(e), 2 * s * s / (1 + s)
 
-    def upper_quantile(self, q):
-        xp = namespace(q)
-        root = xp.sqrt(1 - q)
-        return xp.log(root) + xp.log1p(root) - xp.log(q) - 1
 
-    def omega(self, q):
-        xp = namespace(q)
-        inside = (q > 0) & (q < 1)
-        root = xp.sqrt(xp.where(inside, q, 0.5))
-        bent = root * root * xp.log(root) + (1 - root * root) * xp.log1p(-root)
-        return xp.where(inside, bent + root - root * root, zero_at_ends(q))
+def omega(q):
+    root = sqrt(q)
+    rest = 1 - root
+    return q * log_chance(root) + rest * (1 + root) * log_chance(rest) + root * rest
+
+
+def logarithm(z):
+    y = z + 1
+    return 2 * (least(y, 0) - log1p(exp(-size(y))))
+
+
+def hazard(z):
+    y = z + 1
+    e = exp(-size(y))
+    t = over(e, 1 + e)
+    s, rest = where(y > 0, 1 - t, t), where(y > 0, t, 1 - t)
+    return 2 * rest, 2 * s * s * rest
+
+
+class Squared(TwoTails):
+    smooth = True
+    kinds = (Kind(7, formulas(__name__), octaves=True, order=3),)
+
+
+squared = Squared("squared")
 '''
-
-TAIL = """    if kind == SQUARED:
-        b = by * real(a, math.exp(-1.0))
-        r = quotient(one, a + b)
-        s, t = a * r, b * r
-        first, upper = real(a, 2.0) * s * s * t, s * s > half
-        return (t * (one + s) if upper else s * s), upper, first, first * (t + t - s)
-"""
-DENSITY = """    if kind == SQUARED:
-        y = z + one
-        e = exp2(-abs(y) * octaves)
-        t = quotient(e, one + e)
-        s = t if y < zero else one - t
-        return (s + s) * s * (one - t if y < zero else t)
-"""
-INTEGRAL = """    if kind == SQUARED:
-        y = min(max(z, -far(z)), far(z)) + one
-        e = exponential(-abs(y))
-        t = e / (one + e)
-        s, rest = (t, one - t) if y < zero else (one - t, t)
-        if z > zero:
-            tail = log1p(e) + rest
-            return tail, True, tail + z * rest * (one + s)
-        low = log1p(e) - s + max(y, zero)
-        return low, False, low - z * s * s
-"""
-QUANTILE = """    if kind == SQUARED:
-        root = math.sqrt(q)
-        return math.log(root) - math.log1p(-root) - 1
-"""
-LOGS = """    if kind == SQUARED:
-        e = math.exp(-abs(z + 1))
-        s, t = (1 / (1 + e), e / (1 + e)) if z > -1 else (e / (1 + e), 1 / (1 + e))
-        if upper:
-            return math.log1p(s) - z - 1 - math.log1p(e), 2 * s * s / (1 + s)
-        return 2 * (min(z + 1, 0) - math.log1p(e)), 2 * t
-"""
-TABLE, FACE = "src/kofn/links/table.py", "src/kofn/links/__init__.py"
-TYPING = "src/kofn/arrays/typing.py"
-CONTRACT, ROWS = "src/kofn/kernels/contract.py", "src/kofn/kernels/cpu/rows"
-LAYOUT, FORMULAS = f"{ROWS}/layout.py", f"{ROWS}/formulas.py"
-NEW = "src/kofn/links/squared.py"
-KIND = '    Kind("squared", two_tails=True, octaves=True, order=3),\n'
+FACE, NEW = "src/kofn/links/__init__.py", "src/kofn/links/squared.py"
 
 
 def before(anchor, text):
@@ -117,28 +99,9 @@ def after(anchor, text):
     return anchor, anchor + text
 
 
-# Step by step, what CONTRIBUTING.md says: (a piece of a file, what stands there then).
-SLOW = {
-    TABLE: [
-        before("from kofn.links.symmetric import", "from kofn.links.squared import _Squared\n"),
-        before("\nTABLE = {", 'squared = _Squared("squared", infinite_tails=True, smooth=True)\n'),
-        after("for link in (logistic, ", "squared, "),
-        after('"logistic", "normal"', ', "squared"'),
-    ],
-    FACE: [after("logistic, normal", ", squared"), after('"logistic", "normal"', ', "squared"')],
-    TYPING: [after('LinkName = Literal["logistic", ', '"squared", ')],
-}
-FAST = {
-    CONTRACT: [before(')\n"""The links that kernels serve', KIND), after("POWER", ", SQUARED")],
-    LAYOUT: [after("    SQUARE,\n", "    SQUARED,\n"), after("SERVED = (", "SQUARED, ")],
-    FORMULAS: [
-        after("    SQUARE,\n", "    SQUARED,\n"),
-        before("    if kind == LINEAR:\n        t = max(", TAIL),
-        before("    if kind == LINEAR:\n        return one if", DENSITY),
-        before("    size = min(abs(z), far(z))", INTEGRAL),
-        before("    if kind == LOGISTIC:\n        return math.log(q) -", QUANTILE),
-        before("    z = -z if upper else z", LOGS),
-    ],
+# What CONTRIBUTING.md says: (a piece of a file, what stands there then).
+SOURCES = {
+    FACE: [before("\n# isort: split", "from kofn.links.squared import squared as squared\n")],
 }
 ORACLES = {
     "tests/oracles.py": [

@@ -17,7 +17,7 @@ import torch
 
 from kofn import Link, soft_topk
 from kofn.links import table
-from kofn.links.symmetric import _Symmetric
+from kofn.links.symmetric import Symmetric
 
 LINKS = tuple(table.TABLE)
 """The names of all links. Those below have a trait, which the link itself states: no test lists
@@ -27,7 +27,7 @@ INNER = {name: link.inner for name, link in table.TABLE.items()}  # as the solve
 SMOOTH = tuple(name for name in LINKS if INNER[name].smooth)
 TWO_TAILS = tuple(name for name in LINKS if INNER[name]._infinite_tails)  # 0 < F < 1 everywhere
 BOUNDED = tuple(name for name in LINKS if INNER[name].order)  # weights of exactly 0
-SYMMETRIC = tuple(name for name in LINKS if isinstance(INNER[name], _Symmetric))
+SYMMETRIC = tuple(name for name in LINKS if isinstance(INNER[name], Symmetric))
 ENDLESS = tuple(name for name in LINKS if name not in BOUNDED)  # F is 0 only by underflow
 CAPPED = tuple(name for name in ENDLESS if name not in TWO_TAILS)  # and is 1 from an end on
 ONE_OF_EACH = TWO_TAILS[0], CAPPED[0], BOUNDED[0]

@@ -268,7 +268,7 @@ class ByNumPy:
         **dict(Less="less", Greater="greater", LessOrEqual="less_equal", Not="logical_not"),
         **dict(GreaterOrEqual="greater_equal", And="logical_and", Or="logical_or", Sign="sign"),
         **dict(Exp="exp", Log="log", Neg="negative", IsInf="isinf", IsNaN="isnan", Clip="clip"),
-        **dict(Reciprocal="reciprocal", Min="minimum", Pow="power"),
+        **dict(Reciprocal="reciprocal", Min="minimum", Max="maximum", Pow="power"),
     }
 
     def __getattr__(self, name):
@@ -282,9 +282,6 @@ class ByNumPy:
 
     def Cast(self, x, to):
         return np.asarray(x).astype({11: np.float64, 9: np.bool_}[to])
-
-    def Sigmoid(self, z):
-        return 1 / (1 + np.exp(-z))
 
     def Unsqueeze(self, x, axes):
         return np.expand_dims(x, tuple(axes))

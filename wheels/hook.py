@@ -1,7 +1,10 @@
 """What hatchling does when it builds a wheel: it adds the library of the platform.
 
 The environment variable KOFN_PLATFORM names another platform than this machine's, or is "none" for
-a wheel without a library, which runs anywhere.
+a wheel without a library, which runs anywhere. The library has code for every level of processors,
+or, where pip installs from a checkout or an address, for this machine's own alone, in a third of
+the time: KOFN_LEVELS, "all" or "own", says it otherwise. On a lesser processor than that, kofn says
+at the first call that its library does not serve, and answers by Numba or array code.
 """
 
 from __future__ import annotations
@@ -45,12 +48,12 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         if name not in PLATFORMS:
             allowed = ", ".join(map(repr, PLATFORMS))
             raise ValueError(f"KOFN_PLATFORM must be one of {allowed}, or 'none'; got {name!r}")
-        platform = PLATFORMS[name]
+        platform, all_levels = PLATFORMS[name], self._all_levels(wanted)
         made = Path(self.root, "build", "libraries", name, platform.library)
         try:
-            from wheels.library import build, is_portable
+            from wheels.library import build, is_portable, own_levels
 
-            build(name, made)
+            build(name, made, None if all_levels else own_levels(name), tell=self.app.display_info)
         except Exception as error:  # of the compiler, of Numba, of a full disk
             if wanted:
                 raise
@@ -59,8 +62,15 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             return
         build_data["force_include"][str(made)] = f"kofn/kernels/cpu/{platform.library}"
         build_data["pure_python"] = False
-        tags = platform.tags if is_portable() else platform.local_tag
+        tags = platform.tags if is_portable() and all_levels else platform.local_tag
         build_data["tag"] = f"py3-none-{tags}"
+
+    def _all_levels(self, wanted: str | None) -> bool:
+        chosen = os.environ.get("KOFN_LEVELS")
+        if chosen not in (None, "", "all", "own"):
+            raise ValueError(f"KOFN_LEVELS must be 'all' or 'own', got {chosen!r}")
+        # pip sets this variable while it builds what it installs; `python -m build` does not.
+        return chosen == "all" or not (chosen or ("PIP_BUILD_TRACKER" in os.environ and not wanted))
 
     def _find_wheels(self) -> None:
         for path in (self.root, str(Path(self.root, "src"))):

@@ -3,8 +3,8 @@
     python -m wheels.library                        of this machine, where kofn finds it
     python -m wheels.library linux-aarch64 --out F  of a platform, as a file
 
-Functions come as LLVM's intermediate code from `shipped.xz`, if it is as the sources are, else from
-Numba. LLVM makes objects of them, and zig, or this machine's own C compiler, a library.
+Functions come as LLVM's intermediate code from `shipped.xz`, if they are as the sources are, else
+from Numba. LLVM makes objects of them, and zig, or this machine's own C compiler, a library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,25 +30,27 @@ from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.sources import digest
+from kofn.kernels.cpu.xla import header
 from wheels.platforms import PLATFORMS, Platform, c_compiler, own
 
 KERNELS = Path(library.__file__).parents[1]
-LAYOUTS = {
-    "CALL": "xla.layout",
-    "ROWS": "rows.layout",
-    "KNAPSACK": "knapsack.layout",
-    "SUBSETS": "subsets.layout",
-    "RUNTIME": "runtime.layout",
-}
-"""The modules whose numbers C has by these prefixes."""
 SOURCES = "runtime/processor.c", "xla/handler.c"
 ROOT = Path(__file__).parents[1]
 OBJECTS = ROOT / "build" / "kernels"
 """Objects that need not be compiled again, named after what they are made of."""
 
 
-def build(name: str, out: Path, levels: Iterable[str] | None = None, jobs: int = 0) -> None:
-    """Make the library of a platform, whole or not at all; of all its levels, or of some."""
+def build(
+    name: str,
+    out: Path,
+    levels: Iterable[str] | None = None,
+    jobs: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Make the library of a platform, whole or not at all; of all its levels, or of some.
+
+    `tell` gets a line of progress now and then.
+    """
     platform = PLATFORMS[name]
     chosen = tuple(platform.levels if levels is None else levels)
     unknown = sorted({*chosen} - {*platform.levels})
@@ -60,10 +61,15 @@ def build(name: str, out: Path, levels: Iterable[str] | None = None, jobs: int =
     out.parent.mkdir(parents=True, exist_ok=True)
     tasks = [(name, level, code) for code in _codes() for level in chosen]
     with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
-        objects = list(pool.map(_object, *zip(*tasks, strict=True), chunksize=8))
+        objects = []
+        for each in pool.map(_object, *zip(*tasks, strict=True), chunksize=8):
+            objects.append(each)
+            if len(objects) % (len(tasks) // 8) == 0:
+                tell(f"kofn: {len(objects)} of {len(tasks)} functions are compiled")
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         place = Path(folder)
-        (place / "layout.h").write_text(_header(), encoding="utf-8")
+        (place / "layout.h").write_text(header.header(), encoding="utf-8")
+        (place / "functions.h").write_text(_digests(), encoding="utf-8")
         made = place / platform.library
         _link(name, platform, chosen, place, objects, made)
         os.replace(made, out)
@@ -101,25 +107,18 @@ def _object(name: str, level: str, function: Code) -> Path:
     return path
 
 
+def _digests() -> str:
+    """Return the functions with their digests, as a text of C."""
+    lines = [f"{code.symbol} {now.digest(code)}" for code in _codes()]
+    return "#define KOFN_FUNCTIONS " + " \\\n  ".join(f'"{line}\\n"' for line in lines) + "\n"
+
+
 def _target(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
     machine.know_all_targets()
     target = llvm.Target.from_triple(triple)
     return target.create_target_machine(
         cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default"
     )
-
-
-def _header() -> str:
-    """Return the numbers of the layout modules as C has them."""
-    lines = ["/* Made of layout modules of kofn/kernels/cpu by wheels/library.py. */"]
-    for prefix, module in LAYOUTS.items():
-        numbers = vars(import_module(f"kofn.kernels.cpu.{module}"))
-        lines += [
-            f"#define {prefix}_{name} {value}"
-            for name, value in numbers.items()
-            if type(value) is int
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def _headers() -> Path:
@@ -139,7 +138,11 @@ def _link(
     made: Path,
 ) -> None:
     sources = [str(KERNELS / source) for source in SOURCES]
-    quoted = {"KOFN_SOURCES": library.made_of(), "KOFN_LEVELS": " ".join(levels)}
+    quoted = {
+        "KOFN_SOURCES": library.made_of(),
+        "KOFN_HANDLER": header.made_of(),
+        "KOFN_LEVELS": " ".join(levels),
+    }
     options = [
         *(f'-D{key}="{value}"' for key, value in quoted.items()),
         *(f"-I{folder}" for folder in (place, _headers())),
@@ -179,7 +182,7 @@ def _run(command: Sequence[str]) -> None:
         raise RuntimeError(f"{' '.join(command[:6])} … failed:\n{done.stderr[-4000:]}")
 
 
-def _own_levels(name: str) -> list[str]:
+def own_levels(name: str) -> list[str]:
     """Return the highest level of this machine, which code for others is not tried with here."""
     reached = [library.LEVELS[level] for level in served()]
     return [level for level in PLATFORMS[name].levels if level in reached][-1:] or [""]
@@ -199,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.out is None and chosen.platform != own():
         parser.error(f"--out must name a file for {chosen.platform}, which is not this machine's")
     out = chosen.out or library.FILE
-    levels = _own_levels(chosen.platform) if chosen.own else chosen.levels
+    levels = own_levels(chosen.platform) if chosen.own else chosen.levels
     build(chosen.platform, out, levels, chosen.jobs)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 

@@ -48,7 +48,7 @@ def other(symbols: Sequence[str] = ()) -> list[str]:
     for code in every.functions(SERVED, (4, 8)):
         if symbols and code.symbol not in symbols:
             continue
-        known = shipped.find(code.symbol)
+        known = shipped.find(code)
         if known is None or renamed(known) != renamed(now.by_numba(code)):
             found.append(code.symbol)
     return found

@@ -3,7 +3,7 @@
     python docs/site/check.py site
 
 MkDocs checks the links of pages as they are written. This reads what it wrote, with the links that
-the theme, the reference and the hooks add.
+the theme, the reference and finish.py add.
 """
 
 from __future__ import annotations

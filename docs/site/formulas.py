@@ -8,6 +8,7 @@ import re
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _WORD = re.compile(r"<m[io]>([A-Za-z]{2,})</m[io]>(<mo[^>]*>(?:\(|&#x00028;)|)")
 
 # An infinity is a number, and a plus-minus an operator.
@@ -17,6 +18,16 @@ _MEANT = {"<mo>&#x0221E;</mo>": "<mi>&#x0221E;</mi>", "<mi>&#x000B1;</mi>": "<mo
 def drawn(content: str) -> str:
     """Return a page's HTML with its formulas as MathML."""
     return _FORMULA.sub(_one, content)
+
+
+def said(text: str) -> str:
+    """Return text, such as that of a search, with its formulas as their signs alone."""
+    return _TEX.sub(_signs, text)
+
+
+def _signs(formula: re.Match) -> str:
+    found = f'<span class="arithmatex">{formula[0]}</span>'
+    return html.escape(html.unescape(re.sub(r"<[^>]+>", "", drawn(found))), quote=False)
 
 
 def _one(formula: re.Match) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,15 +46,21 @@ def source(module: str) -> Path | None:
 
 
 def groups(module: str) -> list[Group]:
-    """Return the public names of a module under the comments of its `__all__`."""
+    """Return the public names of a module under the comments of its `__all__`, which may take in
+    those of files of kofn.maps.
+    """
     file = source(module)
     text = file.read_text(encoding="utf-8") if file else ""
     listed = re.search(r"^__all__ = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
+    if listed and re.search(r"\*\w+\(", listed[1]):  # made of a table
+        return [Group("", list(import_module(module).__all__))]
     found = [Group("", [])]
     for line in listed[1].splitlines() if listed else ():
         if comment := re.match(r"\s*# (.+)", line):
             found.append(Group(comment[1], []))
         found[-1].names.extend(re.findall(r'"(\w+)"', line))
+        if taken := re.match(r"\s*\*_(\w+)\.__all__", line):
+            found[-1].names.extend(names(f"kofn.maps.{taken[1]}"))
     return [group for group in found if group.names]
 
 

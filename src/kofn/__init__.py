@@ -28,12 +28,18 @@ from kofn.commands import starting as _starting  # noqa: F401
 from kofn import links
 from kofn.arrays.when_imported import import_after as _import_after
 from kofn.links import Link
-from kofn.maps.gates import topk_gates
-from kofn.maps.logarithms import log_entmax, log_soft_topk
-from kofn.maps.softmax import entmax, softmax, sparsemax
-from kofn.maps.softmax_variants import taylor_softmax
-from kofn.maps.sparse_softmax import sparse_softmax
-from kofn.maps.topk import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.maps import gates as _gates
+from kofn.maps import logarithms as _logarithms
+from kofn.maps import softmax as _softmax
+from kofn.maps import softmax_variants as _softmax_variants
+from kofn.maps import sparse_softmax as _sparse_softmax
+from kofn.maps import topk as _topk
+from kofn.maps.gates import *
+from kofn.maps.logarithms import *
+from kofn.maps.softmax import *
+from kofn.maps.softmax_variants import *
+from kofn.maps.sparse_softmax import *
+from kofn.maps.topk import *
 
 if _typing.TYPE_CHECKING:
     from kofn import classic as classic
@@ -81,13 +87,11 @@ __version__ = "0.1.0"
 _import_after("torch", "kofn.metrics.torch_temperature")
 _import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
+# The names of files that every call needs are those of their own `__all__`.
 __all__ = [
     # choosing k of n
-    "soft_topk",
-    "soft_topk_threshold",
-    "soft_topk_sum",
-    "topk_gates",
-    "hard_topk",
+    *_topk.__all__,
+    *_gates.__all__,
     # the k largest and quantiles, exactly
     "topk",
     "quantile",
@@ -101,11 +105,9 @@ __all__ = [
     # the closest point of a set of choices
     "projections",
     # choosing one
-    "softmax",
-    "sparsemax",
-    "entmax",
-    "sparse_softmax",
-    "taylor_softmax",
+    *_softmax.__all__,
+    *_sparse_softmax.__all__,
+    *_softmax_variants.__all__,
     "perturbed_argmax",
     # choosing in ragged rows
     "segment_soft_topk",
@@ -119,8 +121,7 @@ __all__ = [
     "segment_topk",
     "segment_quantile",
     # logarithms of weights
-    "log_soft_topk",
-    "log_entmax",
+    *_logarithms.__all__,
     # distributions over choices
     "KSubset",
     "PlackettLuce",
@@ -232,17 +233,11 @@ _NAMES_ELSEWHERE = {
 
 def _missing(name: str) -> str:
     """Say that there is no such name, and which one may be meant."""
-    from difflib import get_close_matches
-
-    def plain(name: str) -> str:
-        return name.lower().replace("_", "")
+    from kofn.arrays.names import meant, plain
 
     known = {plain(own): own for own in (*__all__, *_ROOMS)}
     known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
-    # Tools ask every module for names such as __wrapped__.
-    close = [] if name.startswith("_") else get_close_matches(plain(name), known, 1, cutoff=0.8)
-    hint = f"; you may mean kofn.{known[close[0]]}" if close else ""
-    return f"module 'kofn' has no attribute {name!r}{hint}"
+    return meant("kofn", name, known)
 
 
 def __dir__() -> list[str]:

@@ -136,7 +136,7 @@ def _apply(
 ) -> Any:
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     k = check_count(k, checked.n)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(evaluate(function, rows_of(checked), k=k))
 
 

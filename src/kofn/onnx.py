@@ -26,11 +26,14 @@ except ImportError as error:
         'install them with: pip install "kofn[onnx]"'
     ) from error
 
-from kofn import links
 from kofn.arrays.torch.operator import OPERATORS, translated
+from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.links import table
-from kofn.links.bounded import NEAR_1
+from kofn.links.entmax import NEAR_1
 from kofn.links.link import by_id
+from kofn.links.recorded import target
+from kofn.links.targets import arguments_of
+from kofn.links.two_tails import apart
 from kofn.metrics import torch_temperature as torch_temperature
 
 if TYPE_CHECKING:
@@ -323,46 +326,42 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
     """Return the function z ↦ (F > ½, the smaller of F and 1 − F) of a built-in link."""
     if alpha is not None:
         raise ValueError("an alpha per row has no ONNX translation; export with a number for alpha")
-    if link in SYMMETRIC:
-        return lambda z: (op.Greater(z, _like(z, 0.0)), SYMMETRIC[link](op.Abs(z)))
-    inner = {name: table.TABLE[name].inner.id for name in ("exponential", "linear", "entmax")}
-    if link == inner["exponential"] or (link == inner["entmax"] and number == 1):
-        return _parts(lambda z: op.Exp(op.Min(op.Sub(z, _like(z, 1.0)), _like(z, 0.0))))
-    if link == inner["linear"]:
-        return _parts(_clipped)
-    if link == inner["entmax"] and number is not None:
-        slope, power = number - 1, 1 / (number - 1)
-        if number < NEAR_1:
-            base = lambda z: op.Add(  # noqa: E731
-                op.Mul(op.Sub(z, _like(z, 1 / number)), _like(z, slope)), _like(z, 1.0)
-            )
-        else:
-            base = lambda z: op.Mul(z, _like(z, slope))  # noqa: E731
-        return _parts(lambda z: op.Pow(_clipped(base(z)), _like(z, power)))  # type: ignore[no-untyped-call]
-    named = ", ".join(map(repr, table.TABLE))
-    raise ValueError(
-        f"the link {link!r} has no ONNX translation: its functions are Python, which the exported "
-        f"program cannot call; use one of {named}"
-    )
+    inner = by_id(link, number)
+    kind = kind_of(inner)
+    if kind is None and number is not None:
+        kind = POWER  # compiled code would lose digits of the power; a Pow does not
+    if kind is None:
+        named = ", ".join(map(repr, table.TABLE))
+        raise ValueError(
+            f"the link {link!r} has no ONNX translation: its functions are Python, which the "
+            f"exported program cannot call; use one of {named}"
+        )
+    traits, rise = KINDS[kind], 0.0 if number is None else number - 1
+    formula = traits.kind.formulas.get("tail_of_size", traits.kind.formulas["tail"])
+    # Near α = 1 the end of the support is far away, and z is counted from elsewhere.
+    moved = 1 / rise - 1 / number if number is not None and kind == POWER and number < NEAR_1 else 0
+    written, entry = target(lambda name: getattr(op, name), _like, normal_tail=_normal_tail)
+    compiled, wanted = written(formula), arguments_of(formula)
 
-
-SYMMETRIC: dict[str, Callable[[Any], Any]] = {
-    links.logistic.id: lambda z: op.Sigmoid(op.Neg(z)),
-    links.laplace.id: lambda z: op.Mul(op.Exp(op.Neg(z)), _like(z, 0.5)),
-    links.normal.id: lambda z: op.Mul(
-        _erfc_above_0(op.Mul(z, _like(z, math.sqrt(0.5)))), _like(z, 0.5)
-    ),
-}
-"""1 − F at z ≥ 0."""
-
-
-def _parts(cdf: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, Any]]:
     def tail(z: Any) -> tuple[Any, Any]:
-        p = cdf(z)
-        upper = op.Greater(p, _like(p, 0.5))
-        return upper, op.Where(upper, op.Sub(_like(p, 1.0), p), p)
+        y: Any = entry(lambda: op.Add(z, _like(z, moved)) if moved else z)
+        exp, size = written.words["exp"], written.words["size"]
+        a, b, per_b = written(apart)(y) if traits.two_tails else (exp(y - 1), 1.0, 1.0)
+        given = {"a": a, "b": b, "per_b": per_b, "e": exp(-size(y)), "upper": y > 0}
+        smaller, upper, *_ = compiled(*((given | {"z": y, "rise": rise})[each] for each in wanted))
+        return upper.value, smaller.value
 
     return tail
+
+
+def _normal_tail(z: Any) -> tuple[Any, Any]:
+    """(1 − Φ, φ) at z ≥ 0; no weight needs φ."""
+    half = type(z)(lambda: op.Mul(_erfc_above_0(_scaled(z.value)), _like(z.value, 0.5)))
+    return half, half
+
+
+def _scaled(z: Any) -> TensorType:
+    return op.Mul(z, _like(z, math.sqrt(0.5)))
 
 
 def _sum(tail: Callable[[Any], tuple[Any, Any]], z: Any, live: Any, last: Any) -> TensorType:

@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from kofn.arrays.checks import check_integer, check_number, check_real
 from kofn.arrays.kinds import Array, cast, default_float, dtype_name, framework, namespace
+from kofn.arrays.names import answer_for_others
 from kofn.arrays.typing import ArrayT
 
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
@@ -25,6 +26,9 @@ __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)
 
 
 @dataclass(frozen=True, repr=False)

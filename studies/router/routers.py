@@ -140,7 +140,9 @@ def penalty_of(model: nn.Module) -> Tensor | float:
 
 def after_step(model: nn.Module) -> None:
     """Go on after a step of the optimizer, in all routers of a model."""
-    step_routers(model)
-    for each in model.modules():
+    modules = [*model.modules()]
+    if any(isinstance(each, TopKRouter) for each in modules):
+        step_routers(model)
+    for each in modules:
         if isinstance(each, Router):
             each.step()

@@ -1,5 +1,6 @@
 """The operation that CONTRIBUTING.md declares: its block is right, by kernels and by array code."""
 
+import importlib
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from kofn import links, soft_topk
 from kofn.adapters import route
 from kofn.adapters.torch.operators import register
 from kofn.formulas import answers
+from kofn.operations import declared as listed
 from kofn.operations import topk
 from kofn.rows.given import given_for_kernels
 from kofn.solver.reductions import DENSE
@@ -33,6 +35,17 @@ def declared():
         exec(re.sub(r"^ {3}", "", block, flags=re.MULTILINE), names)
     register(names["VARIANCE"])
     return names["VARIANCE"]
+
+
+def test_an_operation_is_declared_by_standing_in_its_file(declared, monkeypatch):
+    known = listed.DECLARED
+    monkeypatch.setattr(topk, "VARIANCE", declared, raising=False)
+    monkeypatch.setattr(topk, "VARIANCE_BACK", declared.back[0], raising=False)
+    try:
+        assert {*importlib.reload(listed).DECLARED} - {*known} == {declared}
+    finally:
+        monkeypatch.undo()
+        assert known == importlib.reload(listed).DECLARED
 
 
 @pytest.mark.parametrize("kernels", ["on", "reference"])

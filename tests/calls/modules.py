@@ -53,6 +53,9 @@ sae = partial(nn.TopKSAE, 5, 8, 2)
 attention = partial(nn.SparseAttention, 4, 2, batch_first=True)
 
 
+choice = partial(nn.SoftTopK, 5, 2, schedule=9)
+
+
 ROUTED = {"hidden_states": TOKENS, "mask": np.array([[True, True], [True, False]])}
 
 
@@ -186,3 +189,6 @@ def of_modules() -> Iterator[Call]:
 
     batch = partial(sae, selection="batch")
     yield of(f"{room}.calibrate", batch, calibrated, rows, ("x",))
+
+    for name in ("kofn.nn.SoftTopK", "kofn.nn.SoftTopK.forward"):
+        yield of(name, choice, forward, {"x": X}, ("x",))

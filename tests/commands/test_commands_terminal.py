@@ -140,6 +140,12 @@ def test_the_hard_choice_takes_no_option_of_soft_ones(here, option):
     [
         (["apply", "-k", "two"], "Invalid value for '-k'"),
         (["compare", "--tempe", 1], "No such option"),
+        (["compare", "--tau", 1], "No such option: --tau; you may mean --temperature; see"),
+        (["select", "--k", 1], "No such option: --k; you may mean -k; see"),
+        (
+            ["select", "--tau", 1],
+            "No such option: --tau (Possible options",
+        ),  # which has no temperature
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )
@@ -223,7 +229,7 @@ def test_compiling_is_told_once_and_only_if_it_happens(capsys, monkeypatch, kern
     for _ in range(3):  # as many commands in one process
         terminal.prepare_kernels()
     assert capsys.readouterr().err == ""
-    for name in ("total", "statistics"):
+    for name in ("peak", "statistics"):
         native._compiled(launch.pass_code("loops", name, 0, 4))
     assert capsys.readouterr().err.count("kofn: compiling kernels for this process") == 1
 

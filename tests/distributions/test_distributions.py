@@ -156,11 +156,15 @@ def test_one_sample_needs_no_arguments():
 @pytest.mark.parametrize(
     ("array", "rng", "message"),
     [
-        (np.zeros(3), torch.Generator(), "a numpy.random.Generator for arrays of numpy; got a tor"),
-        (torch.zeros(3), np.random.default_rng(0), "a torch.Generator for .* got a numpy.random"),
+        (
+            np.zeros(3),
+            torch.Generator(),
+            "a numpy.random.Generator or .* arrays of numpy; got a tor",
+        ),
+        (torch.zeros(3), np.random.default_rng(0), "a torch.Generator or .* got a numpy.random"),
         (jnp.zeros(3), np.random.default_rng(0), "a JAX key .* got a numpy.random.Generator"),
         (torch.zeros(3), jax.random.key(0), "a torch.Generator .* got a JAX key"),
-        (torch.zeros(3), 0, "a torch.Generator .* got int"),
+        (torch.zeros(3), 0.0, "a torch.Generator or an integer .* got float"),
     ],
 )
 def test_a_generator_of_the_wrong_kind(array, rng, message):

@@ -66,7 +66,7 @@ def test_half_precision_jax_and_errors():
     noise = slope(Normal(jnp.asarray(MEAN), jnp.asarray(SCALE)), jax.random.key(0))
     assert noise.shape == (3,)
     with pytest.raises(TypeError, match="rng must be"):
-        normal_rsample(MEAN, SCALE, rng=0)
+        normal_rsample(MEAN, SCALE, rng=0.5)
     with pytest.raises(ValueError, match=r"scale has shape \(2,\); it must broadcast to the shape"):
         Normal(MEAN, np.ones(2))
     with pytest.raises(TypeError, match="scale must be an array"):

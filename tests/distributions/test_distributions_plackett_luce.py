@@ -212,7 +212,7 @@ def test_wrong_arguments():
     with pytest.raises(TypeError, match=r"k must be an integer in \[0, n\]"):
         race.sample(2.0, (), rng)
     with pytest.raises(TypeError, match="rng must be a numpy"):
-        race.sample(2, (), 0)
+        race.sample(2, (), "0")
     with pytest.raises(TypeError, match="indices must be integers; got dtype float64"):
         race.log_prob(np.zeros((3, 2)))
     with pytest.raises(ValueError, match=r"indices must have the shape \(…, 3, k\); got \(2,\)"):

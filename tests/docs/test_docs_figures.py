@@ -69,7 +69,10 @@ def test_the_results_of_studies_are_checkpoints_of_today() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    ["router", "balance", "attention", "prune_mlp", "prune_cnn", "sae", "sae_others", "sae_signed"],
+    [
+        *("router", "balance", "attention", "choice", "prune_mlp", "prune_cnn"),
+        *("sae", "sae_others", "sae_signed"),
+    ],
 )
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
     import make_study_figures

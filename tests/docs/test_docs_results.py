@@ -10,6 +10,7 @@ import torch
 
 from kofn.commands.results import spread
 from studies.balance.study import Report as Balances
+from studies.choice.study import Measured as Chosen
 from studies.frame.options import Settings
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
@@ -156,6 +157,46 @@ def test_what_is_said_of_pruning():
     said(page, "From 95 % on, `nn.prune` has the highest mean;")
     for removed in ("95 %", "98 %", "99 %"):
         assert best(found, removed)[0] == OURS
+
+
+# --- learned choices ---
+
+TRAINED = {
+    "straight-through by hand": ("straight-through", 1),
+    "straight-through by hand: `hard_topk` with the gradient of a softmax": ("straight-through", 1),
+    "`soft_topk(hard=True)`": ("hard", 1),
+    "`soft_topk`, T from 1 to 0.01": ("cooled", 1),
+    "`soft_topk`, cooled to the last step": ("cooled", 1),
+    "the same, the scores' rate 10 times the network's": ("cooled", 10),
+    "the same, 40 times": ("cooled", 40),
+    "`soft_topk`, T from 1 to 0.0001": ("colder", 1),
+    "T from 1 to 0.01 in 70 % of the steps, then `hard_topk`": ("whole", 1),
+    "`soft_topk`, then `hard_topk` for the last 30 %": ("whole", 1),
+    "the same, with 40 times the network's rate": ("whole", 40),
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "rows"),
+    [("guides/temperature.md", 8), ("coming_from/torch_topk.md", 4), ("README.md", 4)],
+)
+def test_the_tables_of_learned_choices(page, rows):
+    settings, results = stored("choice")
+    assert STUDIES["choice"].settings({}) == Settings(**settings)  # by the command as it is
+    found = table({**PAGES, **FRONT}[page], "| Weights in training |")
+    assert len(found) == rows
+    for label, cells in found.items():
+        ends = {}
+        for each in results:
+            k, *way, _ = each["key"]
+            if tuple(way) == TRAINED[label]:
+                ends.setdefault(f"{k} pixels", []).append(Chosen(*each["history"][-1]))
+        opened = [end.open for of_k in ends.values() for end in of_k]
+        for head, cell in cells.items():
+            if head == "open":
+                assert cell == f"{fmean(opened):.2f}", label
+            else:
+                assert cell == shown([end.accuracy for end in ends[head]]), (label, head)
 
 
 # --- routers ---

@@ -30,6 +30,32 @@ PUBLIC = {
 MODULES = {f"kofn.{name}" for name in reference.MODULES}
 
 
+def test_all_pages_are_plain_markdown_in_one_folder() -> None:
+    pytest.importorskip("PIL")
+    import pages
+
+    every = pages.every()
+    assert set(PAGES) | {page.place for page in reference.pages()} <= set(every)
+    assert every["README.md"].startswith("---\nhide: [navigation]\n---\n\n# kofn")
+    listed = re.findall(r"[\w/]+\.md", repr(pages.navigation()))
+    assert len(listed) == len(set(listed))
+    assert set(every) - set(listed) == {p for p in every if p.startswith("repository/")}
+
+
+def test_names_lead_to_the_reference_where_they_are_kofns() -> None:
+    pytest.importorskip("PIL")
+    pytest.importorskip("latex2mathml")
+    import finish
+
+    row = "<tr><td><code>topk</code></td><td><code>kofn.topk</code> <code>other</code></td></tr>"
+    link = '<a class="name" href="../reference/kofn_'
+    theirs = finish.finished(f"<pre><code>topk</code></pre>{row}", "coming_from/a.html")
+    assert theirs.count(link) == 1
+    assert finish.finished(row, "guides/a.html").count(link) == 2
+    assert finish.finished(row, "reference/a.html") == row
+    assert '#kofn.topk"><code>kofn.topk</code></a>' in theirs
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     assert PUBLIC - MODULES - set(reference.home()) == set()
     text = {page.place: page.text for page in reference.pages()}
@@ -90,6 +116,7 @@ def test_formulas_become_mathml() -> None:
     drawn = formulas.drawn(r'<p><span class="arithmatex">\(x \lt 1\)</span></p>')
     assert "<math" in drawn
     assert "arithmatex" not in drawn
+    assert formulas.said(r"a \(x &lt; \alpha\) b") == "a x&lt;α b"
     block = formulas.drawn(r'<div class="arithmatex">\[\max_p \log(x) \to \infty\]</div>')
     assert 'display="block"' in block
     assert '<mo lspace="0.167em" rspace="0">log</mo><mo' in block
@@ -159,7 +186,7 @@ def test_the_site_is_built_without_warnings(tmp_path) -> None:
     import subprocess
 
     run = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "--quiet", "build", "--site-dir", str(tmp_path)],
+        [sys.executable, DOCS / "site" / "build.py", tmp_path],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -26,6 +26,7 @@ def example(name):
     [
         "expert_choice",
         "graph_pooling",
+        "learned_k",
         "long_context",
         "moe",
         "moe_jax",
@@ -55,6 +56,14 @@ def test_both_ways_to_prune_keep_as_many_as_asked(monkeypatch):
         accuracy, left = prune.train(way, 0)
         assert 0 <= accuracy <= 1
         assert left == kept
+
+
+def test_a_price_leaves_fewer_pixels_all_of_them_whole(monkeypatch):
+    learned = example("learned_k")
+    monkeypatch.setattr(learned, "STEPS", 60)
+    found = [learned.train(price, 0) for price in (0.003, 0.3)]
+    assert found[0][0] > found[1][0] + 5
+    assert all(0 <= right <= 1 for _, right in found)
 
 
 def test_graph_pooling_and_session_ranking_run(monkeypatch):

@@ -288,12 +288,14 @@ def test_the_patch_ends_after_an_error_elsewhere_in_a_model():
     assert modeling_mixtral.MixtralTopKRouter is class_of("mixtral")[1]
 
 
-def test_it_prints_what_it_patched(capsys):
+def test_it_logs_what_it_patched(caplog, capsys):
     from kofn.integrations.transformers import patch_routers
 
+    caplog.set_level("INFO", "kofn.integrations")
     with patch_routers("mixtral", "gpt_oss", temperature=0.5):
         pass
-    assert capsys.readouterr().out.splitlines() == [
+    (record,) = caplog.records
+    assert record.getMessage().splitlines() == [
         "kofn patches the routers of models that are loaded from now on "
         "(selection='hard', temperature=0.5):",
         "  mixtral: MixtralTopKRouter -> KofnMixtralRouter",
@@ -302,7 +304,15 @@ def test_it_prints_what_it_patched(capsys):
     ]
     with patch_routers("mixtral", verbose=False):
         pass
+    assert len(caplog.records) == 1
     assert not capsys.readouterr().out
+
+
+def test_a_model_by_another_spelling_says_which_one_is_meant():
+    from kofn.integrations.transformers import patch_routers
+
+    with pytest.raises(ValueError, match=r"got 'Mixtral'; you may mean 'mixtral'$"):
+        patch_routers("Mixtral")
 
 
 def test_a_replacement_by_someone_else_is_left_alone():

@@ -209,7 +209,7 @@ from test_kernels_bounds import hard_rows
 few = sys.argv[1] == "few"
 if few:
     forward.ROUNDS, find = 1, shipped.find
-    shipped.find = lambda symbol: None if symbol == launch.FORWARD.symbol else find(symbol)
+    shipped.find = lambda code: None if code == launch.FORWARD else find(code)
 x = np.random.default_rng(0).standard_t(2, (200, 300)).astype(np.float32)
 k = np.full(200, 20.5, np.float32)
 _, _, lost = launch.weights(x, k, np.full_like(k, 0.01), links.laplace)

@@ -11,7 +11,7 @@ import pytest
 from kofn.kernels import contract
 from kofn.kernels.cpu import every
 from kofn.kernels.cpu.compiler import machine, now
-from kofn.kernels.cpu.rows import formulas, launch, layout
+from kofn.kernels.cpu.rows import formulas, launch, layout, passes
 
 INF, NAN = np.inf, np.nan
 ABREAST = [
@@ -20,7 +20,7 @@ ABREAST = [
     "peak",
     "slope",
 ]
-ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOGS, *layout.LOG_BACKWARD
+ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD
 OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
 SUMMED = ("write", "mend", "closely")
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
@@ -29,8 +29,12 @@ OTHER_LOOPS |= dict.fromkeys(OF_ALPHA, "alpha_loops")
 BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST})
 
 
-def loops_of(kind):
-    return [name for name in BY_LINK if name not in OF_ALPHA or kind in contract.OF_ALPHA]
+def loops_of(kind, size):
+    """The passes of a link, by name."""
+    names = [name for name in BY_LINK if name not in OF_ALPHA or kind in contract.OF_ALPHA]
+    codes = [launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, kind, size) for name in names]
+    codes += [answer.codes(kind, size)[layout.ENTRIES] for answer in passes.ANSWERS]
+    return {code.name: code for code in codes}
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,8 @@ def loops_of(kind):
     ],
 )
 def test_loops_are_vectors_of_the_precision_they_are_given(kind):
-    for name in loops_of(kind):
-        code = optimised(launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, kind, 4))
+    for name, of in loops_of(kind, 4).items():
+        code = optimised(of)
         assert " x float>" in code, name
         # The sum of the weights is that of float64, in a loop of its own.
         wide = r"(?:fmul|fdiv|fsub|fcmp)[^\n]* x double>" if name in SUMMED else " x double>"
@@ -53,8 +57,8 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
 
 def test_the_normal_link_calls_no_function_in_double_precision():
     """A call of erfc per entry took nine times as long as the rest."""
-    for name in loops_of(formulas.NORMAL):
-        code = optimised(launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, formulas.NORMAL, 8))
+    for name, of in loops_of(formulas.NORMAL, 8).items():
+        code = optimised(of)
         assert " x double>" in code, name
         assert not re.findall(r"call double @(?!llvm)", code), name
 

@@ -9,12 +9,14 @@ import llvmlite.binding as llvm
 import pytest
 
 from kofn.kernels.cpu import every
-from kofn.kernels.cpu.compiler import machine, now, shipped
+from kofn.kernels.cpu.compiler import digests, machine, now, shipped
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime.sources import KERNELS, counts
 
-SMALL = launch.pass_code("loops", "total", 0, 4)  # compiled in a blink
+of = digests.of_code
+EQUAL = launch.pass_code("value_loops", "total", 0, 8)
+SMALL = launch.pass_code("value_loops", "total", 0, 4)  # compiled in a blink
 
 
 def test_code_that_calls_what_a_process_lacks_is_refused():
@@ -90,17 +92,31 @@ def stale(monkeypatch, tmp_path):
     monkeypatch.setattr(shipped, "FILE", tmp_path / "shipped.xz")
     with monkeypatch.context() as other:
         other.setattr(shipped, "sources", lambda *_: "other")
-        shipped.write({SMALL.symbol: "no code"})
-    shipped._contents.cache_clear()
+        shipped.write({SMALL.symbol: ("another", "no code"), EQUAL.symbol: (of(EQUAL), "old code")})
+    shipped._read.cache_clear()
     yield
-    shipped._contents.cache_clear()
+    shipped._read.cache_clear()
 
 
 def test_what_comes_with_kofn_is_used_for_its_own_sources_only(stale):
     assert now.translated(SMALL).startswith("; ModuleID")
-    shipped.write({SMALL.symbol: "its code"})
-    shipped._contents.cache_clear()
+    shipped.write({SMALL.symbol: ("another", "its code")})
+    shipped._read.cache_clear()
     assert now.translated(SMALL) == "its code"
+
+
+def test_of_other_sources_it_serves_functions_that_have_their_digest(stale):
+    assert now.translated(EQUAL) == "old code"
+    assert now.digest(EQUAL) == of(EQUAL)
+    assert now.digest(SMALL) == of(SMALL) != "another"
+
+
+def test_a_function_of_which_nobody_can_tell_is_translated(stale, monkeypatch):
+    shipped.write({SMALL.symbol: ("", "old code")})
+    shipped._read.cache_clear()
+    monkeypatch.setattr(shipped, "sources", lambda *_: "other")
+    monkeypatch.setattr(digests, "of_code", lambda code: "")
+    assert now.translated(SMALL).startswith("; ModuleID")
 
 
 def test_all_compiled_code_counts_among_the_sources():
@@ -126,13 +142,14 @@ for_this_system = pytest.mark.skipif(
 @for_this_system
 def test_every_kernel_comes_with_kofn():
     """Otherwise a library takes minutes more: run `make kernels`."""
-    assert {*shipped._contents()} == {code.symbol for code in every.functions(SERVED, (4, 8))}
+    assert shipped.is_of_these_sources()
+    assert {*shipped.contents()} == {code.symbol for code in every.functions(SERVED, (4, 8))}
 
 
 @for_this_system
 def test_what_comes_with_kofn_names_no_file():
     """As an error that Numba's own code raises would: that of a power of two integers."""
-    assert [symbol for symbol, code in shipped._contents().items() if ".py" in code] == []
+    assert [symbol for symbol, known in shipped.contents().items() if ".py" in known.text] == []
 
 
 @for_this_system
@@ -151,7 +168,7 @@ print(json.dumps({code.symbol: now.by_numba(code) for code in (launch.FORWARD, *
     from wheels.shipped import renamed  # which compares all of them, for a release
 
     for symbol, code in json.loads(run.stdout).items():
-        assert renamed(code) == renamed(shipped.find(symbol)), symbol
+        assert renamed(code) == renamed(shipped.contents()[symbol].text), symbol
 
 
 def test_a_library_has_what_calls_need():

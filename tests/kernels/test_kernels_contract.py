@@ -26,7 +26,7 @@ HOUSE = ROOT
 def copy(tmp_path_factory):
     """The library with one more link."""
     root = tmp_path_factory.mktemp("copy")
-    planted.plant(HOUSE, root, planted.SLOW, planted.FAST, planted.ORACLES)
+    planted.plant(HOUSE, root, planted.SOURCES, planted.ORACLES)
     return root
 
 
@@ -49,21 +49,23 @@ def test_the_files_of_a_new_link_are_those_that_contributing_names():
     text = (HOUSE / "CONTRIBUTING.md").read_text("utf-8")
     section = text[text.index("## Add a link") :].split("\n## ")[0]
     steps = {int(step[0]): step for step in re.split(r"\n(?=\d\. )", section)[1:]}
-    assert all(f"`{name}`" in steps[2] + steps[3] for name in (planted.NEW, *planted.SLOW))
-    assert all(f"`{name}`" in steps[5] for name in planted.FAST)
+    assert all(f"`{name}`" in steps[2] + steps[3] for name in (planted.NEW, planted.FACE))
 
 
 def test_every_link_of_the_table_is_served_by_its_number():
     every = dict(enumerate(contract.KINDS))
-    for number, kind in every.items():
-        assert kind.two_tails + kind.bounded + kind.capped == 1
-        assert kind.link in table.TABLE
-        assert kind.two_tails == (table.TABLE[kind.link].inner._infinite_tails is True)
-        for trait in ("two_tails", "bounded", "capped", "octaves"):
-            assert (number in getattr(contract, trait.upper())) == getattr(kind, trait)
+    for number, traits in every.items():
+        assert traits.two_tails + traits.bounded + traits.capped == 1
+        for trait in ("two_tails", "bounded", "capped"):
+            assert (number in getattr(contract, trait.upper())) == getattr(traits, trait)
     numbers = {contract.kind_of(link.inner) for link in table.TABLE.values()}
     numbers -= {None}  # links that array code serves
     assert numbers | {contract.kind_of(kofn.links.entmax(1.3).inner)} == set(every)
+    for name, inner in support.INNER.items():
+        number = getattr(contract, name.upper(), None)
+        assert number is None or contract.kind_of(inner) == number
+    square, power = (contract.kind_of(kofn.links.entmax(alpha).inner) for alpha in (1.5, 1.3))
+    assert (square, power) == (contract.SQUARE, contract.POWER)
 
 
 def test_traits_are_those_of_the_kernels():

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from kofn.kernels.cpu import check, every
-from kofn.kernels.cpu.compiler import target
+from kofn.kernels.cpu.compiler import now, target
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime import library, native, sources, whole
+from kofn.kernels.cpu.xla import header
 from kofn.kernels.cpu.xla import layout as call
 
 needs_library = pytest.mark.skipif(
@@ -56,11 +57,9 @@ def test_it_has_every_function_for_each_of_its_levels():
 
 
 def test_c_knows_the_words_of_jobs_by_the_numbers_of_python():
-    from wheels.library import LAYOUTS, _header
-
-    defined = dict(re.findall(r"#define (\w+) (-?\d+)", _header()))
+    defined = dict(re.findall(r"#define (\w+) (-?\d+)", header.header()))
     handler = (sources.KERNELS / "cpu" / "xla" / "handler.c").read_text(encoding="utf-8")
-    used = set(re.findall(rf"\b(?:{'|'.join(LAYOUTS)})_\w+", handler)) - {"CALL_"}
+    used = set(re.findall(rf"\b(?:{'|'.join(header.LAYOUTS)})_\w+", handler)) - {"CALL_"}
     assert used <= set(defined), used - set(defined)
     assert int(defined["CALL_TABLE"]) == call.TABLE
     table = (ctypes.c_int64 * call.TABLE).in_dll(library.found(), call.SYMBOL)
@@ -87,6 +86,19 @@ def test_a_library_of_other_sources_is_refused(alone):
     assert library.is_stale()
     assert library.found() is None
     assert library.address(launch.FORWARD.symbol) == 0
+
+
+def test_of_other_sources_it_gives_functions_that_have_their_digest(alone):
+    digest = now.digest(launch.FORWARD)
+    alone.setattr(library, "sources", lambda *_: "other")
+    assert library.kept(launch.FORWARD.symbol, digest) != 0
+    assert native._compiled(launch.FORWARD) == library.kept(launch.FORWARD.symbol, digest)
+    for other in ("other", "", now.digest(launch.AFTER)):
+        assert library.kept(launch.FORWARD.symbol, other) == 0
+    assert library.kept("kofn_none", digest) == 0
+    assert header.found() is library._loaded()
+    alone.setattr(header, "header", lambda: "#define ROWS_N 1\n")
+    assert header.found() is None
 
 
 @pytest.mark.parametrize("share", [0, 1e-6, 1e-4, 0.01, 0.5, 0.9, 1 - 1e-6])
@@ -175,7 +187,7 @@ def test_without_a_library_functions_are_compiled_or_array_code_serves(alone, tm
     alone.setattr(library, "FILE", path)
     assert library.found() is None
     assert library.served() is None
-    assert native._compiled(launch.pass_code("loops", "total", 0, 4)) != 0
+    assert native._compiled(launch.pass_code("value_loops", "total", 0, 4)) != 0
 
 
 REASONS = {

@@ -18,7 +18,7 @@ build = pytest.importorskip("wheels.library")  # which needs llvmlite
 from wheels import platforms  # noqa: E402
 
 RELEASE = ROOT / "tests" / "release"
-SMALL = launch.pass_code("loops", "total", 0, 4)  # compiled in a blink
+SMALL = launch.pass_code("value_loops", "total", 0, 4)  # compiled in a blink
 
 
 def script(name, monkeypatch):
@@ -130,9 +130,10 @@ def hook(tmp_path, monkeypatch):
     """The hook of a wheel, and the warnings that it displays."""
     from wheels.hook import Library
 
-    monkeypatch.delenv("KOFN_PLATFORM", raising=False)
+    for name in ("KOFN_PLATFORM", "KOFN_LEVELS", "PIP_BUILD_TRACKER"):
+        monkeypatch.delenv(name, raising=False)
     heard = []
-    app = SimpleNamespace(display_warning=heard.append)
+    app = SimpleNamespace(display_warning=heard.append, display_info=print)
     return Library(str(ROOT), {}, None, None, str(tmp_path / "dist"), "wheel", app), heard
 
 
@@ -168,7 +169,7 @@ def test_pip_gets_what_compiles_where_there_are_wheels_of_it(
 
 
 def test_a_library_that_cannot_be_made_does_not_end_an_installation(hook, monkeypatch):
-    def fail(name, out):
+    def fail(*_, **options):
         raise OSError("no space left")
 
     monkeypatch.setattr(build, "build", fail)
@@ -185,7 +186,7 @@ def test_a_library_that_cannot_be_made_does_not_end_an_installation(hook, monkey
 
 def test_a_library_is_not_made_in_the_folder_that_is_published(hook, monkeypatch):
     places = []
-    monkeypatch.setattr(build, "build", lambda name, out: places.append(out))
+    monkeypatch.setattr(build, "build", lambda name, out, *_, **options: places.append(out))
     data = {"force_include": {}}
     hook[0].initialize("standard", data)
     assert places == [
@@ -196,6 +197,41 @@ def test_a_library_is_not_made_in_the_folder_that_is_published(hook, monkeypatch
         / platforms.PLATFORMS[platforms.own()].library
     ]
     assert list(data["force_include"]) == [str(places[0])]
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        ({}, False),
+        ({"PIP_BUILD_TRACKER": "/tmp"}, True),
+        ({"PIP_BUILD_TRACKER": "/tmp", "KOFN_LEVELS": "all"}, False),
+        ({"PIP_BUILD_TRACKER": "/tmp", "KOFN_PLATFORM": platforms.own() or ""}, False),
+        ({"KOFN_LEVELS": "own"}, True),
+    ],
+)
+def test_pip_compiles_for_this_machine_alone(given, own, hook, monkeypatch, capsys):
+    """And says how far it is. No index takes such a wheel, for its name says this system."""
+    asked = []
+
+    def fake(name, out, levels, *, tell):
+        asked.append(levels)
+        tell("kofn: 3 of 400 functions are compiled")
+
+    monkeypatch.setattr(build, "build", fake)
+    monkeypatch.setattr(build, "is_portable", lambda: True)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    platform, data = platforms.PLATFORMS[platforms.own()], {"force_include": {}}
+    hook[0].initialize("standard", data)
+    assert asked == [build.own_levels(platforms.own()) if own else None]
+    assert data["tag"] == f"py3-none-{platform.local_tag if own else platform.tags}"
+    assert "3 of 400" in capsys.readouterr().out
+
+
+def test_levels_are_all_or_own(hook, monkeypatch):
+    monkeypatch.setenv("KOFN_LEVELS", "v3")
+    with pytest.raises(ValueError, match="KOFN_LEVELS must be 'all' or 'own', got 'v3'"):
+        hook[0].initialize("standard", {"force_include": {}})
 
 
 def test_only_archives_are_published(tmp_path, monkeypatch):
@@ -250,7 +286,7 @@ def test_a_translation_that_is_another_one_ends_a_release(monkeypatch):
     code = SMALL
     monkeypatch.setattr(compared.every, "functions", lambda *_: [code])
     compared.main([code.symbol])
-    text = compared.shipped.find(code.symbol)
+    text = compared.shipped.find(code)
     monkeypatch.setattr(compared.now, "by_numba", lambda _: text.replace("fadd", "fsub"))
     with pytest.raises(SystemExit, match=f"1 functions are not as Numba has them: {code.symbol}"):
         compared.main([code.symbol])

@@ -34,7 +34,8 @@ try:
 except AttributeError as error:
     print(error)
 """
-    needed = 'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]"\n'
+    needed = 'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]". JAX and NumPy '
+    needed += "arrays have the functions of kofn, which its modules call: docs/guides shows them\n"
     assert run(code) == 2 * needed + "module 'kofn' has no attribute 'nm'\n"
 
 
@@ -75,6 +76,7 @@ def test_modules_are_drawn_on_a_device_without_memory_first():
         lambda **how: kofn.nn.TopKRouter(16, 8, 2, balance=1e-3, **how),
         lambda **how: kofn.nn.SparseAttention(16, 4, learned=("alpha",), **how),
         lambda **how: kofn.nn.TopKSAE(16, 40, 4, selection="batch", learned_k=True, **how),
+        lambda **how: kofn.nn.SoftTopK(16, 4, schedule=9, learned_k=True, **how),
     ):
         net = make(device="meta", dtype=torch.bfloat16)
         assert {each.device.type for each in (*net.parameters(), *net.buffers())} == {"meta"}

@@ -29,6 +29,7 @@ MODULES = {
     "expert_choice": lambda temperature: router(temperature, "expert_choice"),
     "budget": lambda temperature: router(temperature, "budget"),
     "row": lambda temperature: pruned(temperature, amount=0.5),
+    "choice": lambda temperature: nn.SoftTopK(8, 2, schedule=temperature),
     "groups": lambda temperature: pruned(temperature, pattern="2:4"),
 }
 WRONG = [0, 0.0, -1.0, math.nan, math.inf]

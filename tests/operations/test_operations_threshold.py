@@ -1,13 +1,14 @@
 """soft_topk_threshold from a kernel: the value and gradients of array code."""
 
+import jax
 import numpy as np
 import pytest
 import torch
 
-from kofn import links, soft_topk, soft_topk_threshold
+from kofn import links, segment_soft_topk_threshold, soft_topk, soft_topk_threshold
 from kofn.formulas import pullbacks
 from kofn.operations import by_kernel, topk
-from support import LINKS
+from support import INNER, LINKS
 
 pytestmark = pytest.mark.usefixtures("kernels_on")
 
@@ -66,6 +67,47 @@ def test_next_to_temperature_zero_plain_code_moves_it_with_its_two_neighbours(li
     x = torch.tensor([1.5, 0.3, -0.2, -1.0])
     slopes = torch.func.grad(lambda x: soft_topk_threshold(x, 2, link=link, temperature=t))(x)
     assert slopes.tolist() == [0.0, 0.5, 0.5, 0.0]
+
+
+JUMPS = [*(link for link in LINKS if INNER[link].order == 1), links.entmax(2)]
+
+
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+@pytest.mark.parametrize("row", [[0.1, 1.1], [1.0, 1, 0, 0, -3]], ids=str)
+@pytest.mark.parametrize("link", JUMPS, ids=str)
+def test_no_score_at_an_end_of_the_support_moves_a_threshold(link, row, kernels, monkeypatch):
+    """Rounding of θ decided which did: 1 for the 1 of the row 0, 1, where either side has ½.
+
+    Next to these rows there is no score inside of the support, and nothing moves but with T.
+    """
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    ids = np.zeros(len(row), int)
+    given = np.array(row), np.array(2.0 if len(row) > 3 else 1.0), np.array(1.0)
+
+    def plain(x, k, t):
+        return soft_topk_threshold(x, k, link=link, temperature=t)
+
+    def of_segments(x, k, t):
+        options = {"segment_ids": ids, "num_segments": 1, "link": link, "temperature": t}
+        return segment_soft_topk_threshold(x, k, **options)[0]
+
+    def recorded(x, k, t):
+        leaves = [torch.tensor(each, requires_grad=True) for each in (x, k, t)]
+        return torch.autograd.grad(plain(*leaves), leaves)
+
+    def of_func(x, k, t):
+        return torch.func.grad(plain, (0, 1, 2))(*map(torch.tensor, (x, k, t)))
+
+    for way in (
+        recorded,
+        of_func,
+        jax.grad(plain, (0, 1, 2)),
+        jax.grad(of_segments, (0, 1, 2)),
+    ):
+        in_x, in_k, in_t = way(*given)
+        assert np.allclose(in_x, 0, atol=1e-12)
+        assert abs(in_k) < 1e-12
+        assert float(in_t) == pytest.approx(0.5, abs=1e-12)
 
 
 @pytest.mark.parametrize("link", [*LINKS, links.entmax(1.3)], ids=str)

@@ -309,6 +309,7 @@ def test_parameters_go_where_the_default_says():
             nn.TopKRouter(4, 6, 2, balance="quantile"),
             nn.SparseAttention(4, 2, learned=("alpha",)),
             nn.TopKSAE(4, 6, 2, selection="batch"),
+            nn.SoftTopK(4, 2, schedule=9),
         ]
     for net in made:
         assert {each.device.type for each in (*net.parameters(), *net.buffers())} == {"meta"}

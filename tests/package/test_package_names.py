@@ -1,11 +1,15 @@
 """Names that kofn does not have lead to those that it has."""
 
 import inspect
+from importlib import import_module
 
+import numpy as np
 import pytest
 
 import kofn
 from kofn import _NAMES_ELSEWHERE
+from kofn.arrays.names import plain
+from kofn.links.table import OTHERS, TABLE
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,63 @@ def test_what_is_meant_exists():
         assert callable(found)
         keywords = [each.partition("=")[0].strip() for each in meant.split(",") if "=" in each]
         assert {*keywords} <= {*inspect.signature(found).parameters}, meant
+
+
+ROOMS = ("nn", "losses", "metrics", "links", "schedules", "estimators", "projections", "streaming")
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "distributed", "feature_selection"])
+def test_each_room_answers_for_names_of_others_with_its_own(room):
+    module = import_module(f"kofn.{room}")
+    for own in module.__all__:
+        other = own.swapcase()
+        if hasattr(module, other):
+            continue
+        with pytest.raises(AttributeError) as error:
+            getattr(module, other)
+        start, _, meant = str(error.value).rpartition(".")
+        assert start == f"module 'kofn.{room}' has no attribute {other!r}; you may mean kofn.{room}"
+        assert plain(meant) == plain(own)  # both a class and its function may be meant
+    with pytest.raises(AttributeError, match=r"attribute '__wrapped__'$"):
+        module.__wrapped__  # noqa: B018
+
+
+X = np.array([2.0, 1.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: kofn.soft_topk(X, 2, link=kofn.links.entmax), "'entmax' or links.entmax(alpha)"),
+        (lambda: kofn.soft_topk(X, 2, link=kofn.entmax), "'entmax' or links.entmax(alpha)"),
+        (lambda: kofn.soft_topk(X, 2, link="sigmoid"), "'logistic'"),
+        (lambda: kofn.soft_topk(X, 2, link="Softmax"), "'exponential'"),
+        (lambda: kofn.soft_topk(X, 2, link=kofn.sparsemax), "'linear'"),
+    ],
+)
+def test_a_link_by_another_word_says_which_one_is_meant(call, meant):
+    with pytest.raises((TypeError, ValueError)) as error:
+        call()
+    assert str(error.value).endswith(f"; you may mean {meant}")
+
+
+def test_what_others_call_a_link_is_one_of_the_table():
+    assert {*OTHERS.values()} <= {*TABLE}
+    assert not {*OTHERS} & {*TABLE}
+
+
+@pytest.mark.parametrize(
+    ("call", "end"),
+    [
+        (lambda: kofn.soft_topk(X, 2, temperature=0), "got 0; the limit of 0 is the hard choice"),
+        (lambda: kofn.soft_topk(X, 2, temperature=-1), "got -1"),
+        (lambda: kofn.quantile(X, 95), "got 95; 95 % is 0.95"),
+        (lambda: kofn.sparse_softmax(X, p=12.5), "got 12.5; 12.5 % is 0.125"),
+        (lambda: kofn.quantile(X, 101), "got 101"),
+        (lambda: kofn.quantile(X, -0.5), "got -0.5"),
+    ],
+)
+def test_a_limit_and_percent_are_answered(call, end):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call()
+    assert str(error.value).removesuffix(", as by hard_topk").endswith(end)

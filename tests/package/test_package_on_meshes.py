@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import kofn
 from calls import CALLS, Call
 from calls.data import X
+from jax_programs import let_go_of_many
 from places import as_program
 
 # What has meshes of its own, whole models, what is told the shape of the batch.
@@ -111,6 +112,7 @@ if __name__ == "__main__":
     for each in calls(sys.argv[1]):
         if re.fullmatch(sys.argv[1], each.name):
             check(each, WAYS[2 * (each.name == PLAIN) :])
+            let_go_of_many()
     print("done", flush=True)
 
 

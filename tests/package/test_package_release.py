@@ -94,6 +94,15 @@ def test_only_the_job_that_publishes_may_ask_for_a_token():
     assert "password" not in release
 
 
+def test_workflows_name_actions_by_commit_and_keep_no_credentials():
+    for path in WORKFLOWS.glob("*.yml"):
+        workflow = path.read_text(encoding="utf-8")
+        for action in re.findall(r"uses: (.*)", workflow):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), path
+        assert workflow.count("actions/checkout@") == workflow.count("persist-credentials: false")
+        assert workflow.count("\npermissions:\n  contents: read\n") == 1
+
+
 def run(*command: object, **more: object) -> str:
     done = subprocess.run([str(each) for each in command], capture_output=True, text=True, **more)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

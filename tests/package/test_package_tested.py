@@ -11,7 +11,7 @@ from places import TESTS
 BEFORE = """
 alpha alpha_loops amounts answer_formulas answer_loops answers any arguments array_code arrays
 attention autoencoder_parts axes back_loops back_search backward balls base block_loops blocks
-bounded box_section bracket capped choice choices choosers classes closed code command
+bounded box_section bracket choice choices choosers classes closed code command
 conditional_bernoulli constants control_variates costs deepseek_v3 drawing dtensor dtensors
 enumeration equation errors examples extremes far fenchel_young fill formulas forward frame
 from_torch function glm4_moe gpt_oss guards half_rows header heads implicit implicit_mle

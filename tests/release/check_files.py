@@ -20,11 +20,13 @@ LARGEST = 10 * 2**20  # bytes; there are no data to ship
 IN_SDIST = (
     "CHANGELOG.md",
     "CITATION.cff",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
     "PKG-INFO",
     "README.md",
+    "RELEASING.md",
     "SECURITY.md",
     "constraints-lowest.txt",
     "constraints.txt",

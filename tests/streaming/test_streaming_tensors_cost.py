@@ -5,7 +5,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kofn import nn
-from kofn.links.table import logistic
+from kofn.links import logistic
 from kofn.streaming.equation import Equation
 from kofn.streaming.tensor_choice import choose
 from kofn.streaming.tensors import Pieces

@@ -171,7 +171,7 @@ def test_the_old_command_names_the_new_one(words, new):
     (line,) = done.stderr.splitlines()
     assert line.startswith("kofn: ")
     assert line.endswith(new)
-    assert sorted(MOVED) == sorted(set(STUDIES) - {"balance"})  # which is younger
+    assert sorted(MOVED) == sorted(set(STUDIES) - {"balance", "choice"})  # which are younger
     assert "train" not in CliRunner().invoke(command.app, ["--help"]).stdout
 
 

@@ -183,7 +183,7 @@ def test_jax_samples_under_jit_and_vmap():
     [
         (np.zeros(4), torch.Generator(), "numpy.random.Generator"),
         (jax.numpy.zeros(4), None, "JAX key"),
-        (np.zeros(4), 0, "numpy.random.Generator"),
+        (np.zeros(4), 0.0, "numpy.random.Generator"),
         (torch.zeros(4), np.random.default_rng(), "torch.Generator"),
         (jax.numpy.zeros(4), np.random.default_rng(), "JAX key"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import kofn
 from kofn import KSubset, estimators, links, losses, metrics, schedules
-from kofn.nn import SparseAttention, TopKRouter, TopKSAE, load_balancing_loss
+from kofn.nn import SoftTopK, SparseAttention, TopKRouter, TopKSAE, load_balancing_loss
 
 
 class Gate(nn.Module):
@@ -63,3 +63,4 @@ def annealed(steps: int) -> list[float]:
 
 
 modules: list[nn.Module] = [SparseAttention(16, 4), TopKSAE(16, 64, k=4), Gate(3)]
+choice: Tensor = SoftTopK(64, 8, schedule=schedules.constant(1.0)).weights()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from calls import CALLS, FLOAT, Call
+from jax_programs import let_go_of_many
 from zoo import of_jax, of_numpy, of_torch, sizes
 from zoo.form import Wrong, hold
 
@@ -43,6 +44,7 @@ def failed(checks):
         except Exception as error:
             said = str(error) if isinstance(error, Wrong) else repr(error)
             wrong[what] = said.partition("\n")[0][:300]
+        let_go_of_many()
     return wrong
 
 

@@ -120,7 +120,8 @@ def _of_torch(
 ) -> Any:
     # Short rows wait for every call of a function here.
     state, x = of_torch.state, rows[0] if isinstance(rows, tuple) else rows
-    if operation.each_alpha and rows.link.static_and_array_alpha()[1] is not None:
+    alpha = rows.link.alpha if operation.each_alpha else None
+    if alpha is not None and type(alpha) is not float:
         operation, rows = _of_each_alpha(operation), rows.wide()
     if state.is_plain(x):
         backend = _serving(operation, rows, "torch")

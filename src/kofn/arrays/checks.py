@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework
 from kofn.arrays.unfit import refuse_unfit
 
@@ -77,8 +76,16 @@ def check_number(
         number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
     # A NaN fails every comparison; math.isfinite would break the graph for symbolic numbers.
     if not low <= number < below or number > high or (strict and number == low):
-        raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")
+        also = _thought_of(name, number, min(high, below))
+        raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}{also}")
     return number
+
+
+def _thought_of(name: str, number: float, most: float) -> str:
+    """Return what someone may have meant by a number that is refused: a limit, or percent."""
+    if name == "temperature" and number == 0:
+        return "; the limit of 0 is the hard choice, as by hard_topk"
+    return f"; {number:g} % is {number / 100:g}" if most == 1 < number <= 100 else ""
 
 
 def check_k(k: object, n: int) -> float:
@@ -208,51 +215,6 @@ def check_shape(shape: object) -> tuple[int, ...]:
     if any(size < 0 for size in sizes):
         raise ValueError(f"shape must be {allowed}; got {shape!r}")
     return sizes
-
-
-GENERATORS = {
-    "torch": "torch.Generator",
-    "jax": "JAX key (jax.random.key)",
-    "numpy": "numpy.random.Generator",
-}
-
-
-def check_rng(rng: Any, like: Array) -> Any:
-    """Return the random generator or key for arrays like these.
-
-    By default it is PyTorch's global generator (None), or a new NumPy generator.
-
-    Raises:
-        TypeError: a JAX array without a key, a generator of another framework, or a DTensor.
-    """
-    kind = str(framework(like))
-    if is_dtensor(like):
-        raise TypeError(
-            "kofn cannot sample from a DTensor: processes with different generators would draw "
-            "different copies of one sample; sample from its full_tensor(), with generators in "
-            "the same state in every process"
-        )
-    if rng is None:
-        if kind == "jax":
-            raise TypeError(
-                "rng must be a JAX key, such as jax.random.key(0), for arrays of jax, which has "
-                "no global generator; got None"
-            )
-        return np.random.default_rng() if kind == "numpy" else None
-    got = _kind_of_generator(rng)
-    if got != kind:
-        said = type(rng).__qualname__ if got is None else f"a {GENERATORS[got]}"
-        raise TypeError(f"rng must be a {GENERATORS[kind]} for arrays of {kind}; got {said}")
-    return rng
-
-
-def _kind_of_generator(rng: object) -> str | None:
-    if isinstance(rng, np.random.Generator):
-        return "numpy"
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(rng, torch.Generator):
-        return "torch"
-    return "jax" if framework(rng) == "jax" else None
 
 
 def check_dim(dim: object, ndim: int) -> int:

@@ -6,11 +6,17 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
+
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_rng, check_shape
+from kofn.arrays.checks import INTEGERS, NO_NUMBERS, check_shape
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
+    Array,
     cast,
+    dtype_name,
+    framework,
     is_jax,
     is_torch,
     most_precise_dtype,
@@ -19,6 +25,78 @@ from kofn.arrays.kinds import (
     scalar,
 )
 from kofn.arrays.typing import ArrayT
+
+GENERATORS = {
+    "torch": "torch.Generator",
+    "jax": "JAX key (jax.random.key)",
+    "numpy": "numpy.random.Generator",
+}
+
+
+def check_rng(rng: Any, like: Array) -> Any:
+    """Return the random generator or key for arrays like these.
+
+    By default it is PyTorch's global generator (None), or a new NumPy generator.
+
+    Raises:
+        TypeError: a JAX array without a key, a generator of another framework, or a DTensor.
+        ValueError: an integer that is no seed.
+    """
+    kind = str(framework(like))
+    if is_dtensor(like):
+        raise TypeError(
+            "kofn cannot sample from a DTensor: processes with different generators would draw "
+            "different copies of one sample; sample from its full_tensor(), with generators in "
+            "the same state in every process"
+        )
+    if rng is None:
+        if kind == "jax":
+            raise TypeError(
+                "rng must be a JAX key, such as jax.random.key(0), or an integer for arrays of "
+                "jax, which has no global generator; got None"
+            )
+        return np.random.default_rng() if kind == "numpy" else None
+    if _is_seed(rng):
+        return _seeded(rng, like)
+    got = _kind_of_generator(rng)
+    if got != kind:
+        said = type(rng).__qualname__ if got is None else f"a {GENERATORS[got]}"
+        raise TypeError(
+            f"rng must be a {GENERATORS[kind]} or an integer for arrays of {kind}; got {said}"
+        )
+    return rng
+
+
+def _kind_of_generator(rng: object) -> str | None:
+    if isinstance(rng, np.random.Generator):
+        return "numpy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(rng, torch.Generator):
+        return "torch"
+    return "jax" if framework(rng) == "jax" else None
+
+
+def _is_seed(rng: Any) -> bool:
+    """Return whether `rng` is an integer, or one that jax.jit or vmap traces."""
+    if isinstance(rng, (int, np.integer)):
+        return not isinstance(rng, NO_NUMBERS)
+    return is_jax(rng) and rng.ndim == 0 and dtype_name(rng) in INTEGERS
+
+
+def _seeded(seed: Any, like: Array) -> Any:
+    """Return a new generator, in the state that the integer stands for."""
+    if is_jax(seed):
+        if not is_jax(like):
+            raise TypeError(f"rng must be a Python integer for arrays of {framework(like)}")
+    elif not 0 <= (seed := int(seed)) < 1 << 63:
+        raise ValueError(f"rng must be a seed in [0, 2**63), if it is an integer; got {seed}")
+    if is_torch(like):
+        return of_torch.state.seeded(seed, like)
+    if is_jax(like):
+        from jax import random
+
+        return random.key(seed)
+    return np.random.default_rng(seed)
 
 
 def uniform(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
@@ -46,8 +124,10 @@ def standard_normal(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:
     return rng.standard_normal(shape, dtype=like.dtype)
 
 
-def split_rng(rng: Any, count: int) -> tuple[Any, ...]:
+def split_rng(rng: Any, count: int, like: Array) -> tuple[Any, ...]:
     """Return `count` independent sources: keys split from a JAX key, else the generator itself."""
+    if _is_seed(rng):
+        rng = _seeded(rng, like)
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(rng, jax.Array):
         return tuple(jax.random.split(rng, count))
@@ -94,7 +174,7 @@ def halves(rng: Any, shape: tuple[int, ...], like: ArrayT) -> tuple[ArrayT, Arra
     that distribution, with the digits of both tails.
     """
     xp = namespace(like)
-    below, side = split_rng(rng, 2)
+    below, side = split_rng(rng, 2, like)
     u = _fine(below, shape, like)
     tiny = float(xp.finfo(u.dtype).smallest_normal)
     flags: Any = uniform(side, shape, u) < 0.5

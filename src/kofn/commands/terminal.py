@@ -41,6 +41,15 @@ FAILED, REFUSED, INTERRUPTED, TERMINATED = 1, 2, 128 + signal.SIGINT, 128 + sign
 # Parts of the messages with which PyTorch and the dynamic loader report a lack of memory.
 OF_MEMORY = ("allocate memory", "failed to map segment")
 
+OTHERS = {
+    **dict.fromkeys(("--k", "--top-k", "--topk", "--n-features", "--n-features-to-select"), "-k"),
+    **dict.fromkeys(("--tau", "--temp", "--T", "-T", "-t"), "--temperature"),
+    **dict.fromkeys(("--link", "--method"), "--map"),
+    **dict.fromkeys(("--label", "--labels", "--y", "-y"), "--target"),
+    **dict.fromkeys(("--output", "-o"), "--out"),
+}
+"""What others call options of ours."""
+
 # From version 0.26 on, Typer contains its own copy of click.
 UsageError: Any = typer.BadParameter.__mro__[2]
 
@@ -289,6 +298,9 @@ def _say_usage(error: Any) -> int:
         return _tell(message, REFUSED)
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context else ""
+    own = OTHERS.get(getattr(error, "option_name", None) or "")
+    if context and own in {name for each in context.command.params for name in each.opts}:
+        message = f"{error.message}; you may mean {own}"  # Click would look for a name alike
     return _say(f"{message.rstrip('.')}{hint}", REFUSED)
 
 

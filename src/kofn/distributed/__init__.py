@@ -4,6 +4,7 @@ Every function takes this process's shard of the scores and `group`, or a DTenso
 mesh. `import kofn` alone does not load this.
 """
 
+from kofn.arrays.names import answer_for_others
 from kofn.distributed.choices import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.distributed.distillation import topk_kl
 from kofn.distributed.k_subset import KSubset
@@ -56,3 +57,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
-from kofn.arrays.checks import check_ends, check_other, check_rng, check_scores, check_shape
+from kofn.arrays.checks import check_ends, check_other, check_scores, check_shape
 from kofn.arrays.kinds import (
     Array,
     adopt,
@@ -20,7 +20,8 @@ from kofn.arrays.kinds import (
     scalar,
     special,
 )
-from kofn.arrays.random import gumbel
+from kofn.arrays.operations import divided_as
+from kofn.arrays.random import check_rng, gumbel
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
 from kofn.distributions.categorical import logits_of
@@ -88,7 +89,7 @@ class Bernoulli(Discrete[ArrayT]):
         """
         sample = as_array(sample)
         check_ends("sample", sample, self.logits)
-        xp, sample = namespace(self.logits), adopt(sample, self.logits)
+        xp, sample = namespace(self.logits), self._beside(sample)
         with quiet(self.logits):
             y, chosen = self._settled(), sample == 1
             answer = -softplus(xp.where(chosen, -y, y))
@@ -170,7 +171,12 @@ class Bernoulli(Discrete[ArrayT]):
             noise = _logistic(rng, tuple(sample.shape), y)
             # Pr(z > t | z > 0) = σ(y − t)/σ(y), inverted.
             up, down = softplus(softplus(y) + noise), -softplus(softplus(-y) + noise)
-            return xp.where(adopt(sample, y) == 1, up, down)
+            return xp.where(self._beside(sample) == 1, up, down)
+
+    def _beside(self, sample: Array) -> Any:
+        """Return the sample as an array of the logits' kind, divided by a mesh as they are."""
+        sample = adopt(sample, self.logits)
+        return divided_as(sample, self.logits) if sample.ndim == self.logits.ndim else sample
 
     def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
-from kofn.arrays.checks import check_ends, check_flag, check_other, check_rng, check_scores
+from kofn.arrays.checks import check_ends, check_flag, check_other, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
-from kofn.arrays.random import centred, gumbel, with_gumbel
+from kofn.arrays.random import centred, check_rng, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.distributions.base import Discrete, OverRows
 from kofn.distributions.noise import with_noise
@@ -37,8 +37,9 @@ def gumbel_max(
         logits: torch.Tensor, jax.Array or numpy.ndarray of floats, any shape; need not be
             normalised. −inf is never drawn.
         rng: a torch.Generator, numpy.random.Generator or JAX key, as `logits` are. The same state
-            gives the same draws. Without one torch's global generator draws, inside torch.compile
-            too, or NumPy's `default_rng()`, fresh from the system; JAX needs a key.
+            gives the same draws. An integer is the seed of a new one: the same draws at each call.
+            Without one torch's global generator draws, inside torch.compile too, or NumPy's
+            `default_rng()`, fresh from the system; JAX needs a key or an integer.
         shape: how many draws, as a shape; () for one.
         dim: the dimension to choose along.
         mask: boolean, broadcasts to `logits`; False entries are never chosen.

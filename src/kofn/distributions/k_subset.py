@@ -15,7 +15,6 @@ from kofn.arrays.checks import (
     check_ends,
     check_other,
     check_per_row,
-    check_rng,
     check_same_kind,
     check_shape,
 )
@@ -32,7 +31,7 @@ from kofn.arrays.kinds import (
     quiet,
 )
 from kofn.arrays.operations import same
-from kofn.arrays.random import with_gumbel
+from kofn.arrays.random import check_rng, with_gumbel
 from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse

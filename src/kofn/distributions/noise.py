@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn.arrays.checks import check_rng, check_shape
+from kofn.arrays.checks import check_shape
 from kofn.arrays.kinds import cast, namespace, quiet
-from kofn.arrays.random import centred, gumbel, halves, split_rng, standard_normal, uniform
+from kofn.arrays.random import (
+    centred,
+    check_rng,
+    gumbel,
+    halves,
+    split_rng,
+    standard_normal,
+    uniform,
+)
 from kofn.arrays.typing import ArrayT
 from kofn.links.link import Link
 from kofn.maps.perturbed import NOISES, noise_of
@@ -28,7 +36,7 @@ def _drawn(link: Link, rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT
     if name == "uniform":
         return uniform(rng, shape, like) - 0.5
     if name in ("logistic", "laplace"):  # the difference of two Gumbel, or exponential, variables
-        first, second = (gumbel(each, shape, like) for each in split_rng(rng, 2))
+        first, second = (gumbel(each, shape, like) for each in split_rng(rng, 2, like))
         return first - second if name == "logistic" else xp.exp(-first) - xp.exp(-second)
     u, below = halves(rng, shape, like)
     if type(link).upper_quantile is Link.upper_quantile:  # by 1 − u, which may round to 1

@@ -10,7 +10,6 @@ from kofn.arrays.checks import (
     check_broadcasts,
     check_ends,
     check_other,
-    check_rng,
     check_same_kind,
     check_scores,
     check_shape,
@@ -25,7 +24,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
-from kofn.arrays.random import standard_normal
+from kofn.arrays.random import check_rng, standard_normal
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Distribution
 

@@ -9,7 +9,14 @@ from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_count, check_same_kind
 from kofn.arrays.flow import stacked
 from kofn.arrays.kinds import Array, adopt, cast, dtype_name, full_like, move_axis, namespace, quiet
-from kofn.arrays.operations import arange, marked, take_along_last, top_indices
+from kofn.arrays.operations import (
+    arange,
+    divided_as,
+    marked,
+    take_along_last,
+    top_indices,
+    with_undivided_rows,
+)
 from kofn.arrays.random import with_gumbel
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributions.base import OverRows
@@ -89,8 +96,9 @@ class PlackettLuce(OverRows[ArrayT]):
         self._check_indices(indices)
         xp = namespace(self.logits)
         indices = adopt(indices, self.logits)
-        logits = self._playing()
+        logits = with_undivided_rows(self._playing())
         logits = xp.broadcast_to(logits, (*indices.shape[:-1], logits.shape[-1]))
+        indices = divided_as(indices, logits)
         with quiet(logits):
             out = marked(logits, indices)
             drawn = take_along_last(logits, indices)
@@ -154,7 +162,8 @@ class _Sums(NamedTuple):
 def _sum_of(y: Array) -> _Sums:
     """Return the sum over the last axis."""
     xp = namespace(y)
-    y = xp.concat([y, full_like(y, (*y.shape[:-1], 1), -math.inf)], axis=-1)
+    least = divided_as(full_like(y, (*y.shape[:-1], 1), -math.inf), y)
+    y = xp.concat([y, least], axis=-1)
     largest = xp.clip(stop_gradient(xp.max(y, axis=-1)), float(xp.finfo(y.dtype).min), None)
     possible = y != -math.inf
     distance = xp.where(possible, y, largest[..., None]) - largest[..., None]

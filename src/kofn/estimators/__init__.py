@@ -16,6 +16,7 @@ The `…_through` functions are the samples themselves, for models that go on co
 
 from __future__ import annotations
 
+from kofn.arrays.names import answer_for_others
 from kofn.estimators.bias_variance import Study, study
 from kofn.estimators.control_variates import rebar
 from kofn.estimators.enumeration import exact
@@ -63,3 +64,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -152,7 +152,7 @@ def study(
         return answer
 
     problem = Problem(logits, distribution)
-    rng, other = split_rng(rng, 2)
+    rng, other = split_rng(rng, 2, logits)
     choices = problem.choices(enumerate_up_to)
     runs = None
     if choices is not None and len(choices.probability) ** samples <= enumerate_up_to:

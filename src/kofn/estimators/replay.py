@@ -135,7 +135,7 @@ class Problem:
 
     def drawn(self, estimate: Callable[[Any, Any], Array], rng: Any, draws: int) -> Found:
         sizes = [len(part) for part in np.array_split(np.empty(draws), self._pieces(draws, 1))]
-        sources = split_rng(rng, len(sizes))
+        sources = split_rng(rng, len(sizes), self.logits)
 
         def run(size: int, source: Any) -> tuple[np.ndarray, np.ndarray]:
             return self._gradients(lambda choice: estimate(choice, source), size)

@@ -155,8 +155,9 @@ def score_function(
         choice: a distribution with `sample` and `log_prob`.
         f: from samples, (samples,) + the shape of one, to values, (samples,) + the batch shape or
             the beginning of it: choices that f takes together are independent factors.
-        rng: a torch.Generator, numpy.random.Generator or JAX key; without one torch's global
-            generator draws, or NumPy's fresh from the system.
+        rng: a torch.Generator, numpy.random.Generator or JAX key; an integer gives the same
+            samples at each call; without one torch's global generator draws, or NumPy's fresh
+            from the system.
         samples: number of samples.
         baseline: None; a number, or an array that broadcasts to f's values, which does not depend
             on the samples; a `RunningMean`; or "leave_one_out": the mean of the other samples, of

@@ -103,7 +103,7 @@ def gumbel_rao_through(
     """
     law = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
     check_integer("draws", draws, "an integer, at least 1", 1)
-    first, second = split_rng(rng, 2)
+    first, second = split_rng(rng, 2, law.logits)
     sample = law.sample(check_shape(shape), first)
     xp = namespace(sample)
     repeated = xp.broadcast_to(sample, (draws, *sample.shape))

@@ -1,5 +1,6 @@
 """Feature selection with scikit-learn's interface."""
 
+from kofn.arrays.names import answer_for_others
 from kofn.feature_selection.selector import SoftTopKSelector
 
 __all__ = ["SoftTopKSelector"]
@@ -8,3 +9,6 @@ __all__ = ["SoftTopKSelector"]
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -73,18 +73,20 @@ def place(
     over: Reductions,
     found: tuple[Array, ...],
     pivoted: bool = False,
+    ends_outside: bool = False,
 ) -> Placed:
     """Attach its derivatives to θ, which is `found`: two numbers per row, or a Price with costs.
 
-    The pivot is θ unless T has a gradient, or `pivoted`.
+    The pivot is θ unless T has a gradient, or `pivoted`. For derivatives of θ, scores at an end of
+    the support are outside by `ends_outside`, which rows with costs leave aside.
     """
     xp, expand, hi = namespace(rows.scores), over.expand, found[0]
     x, t, link = rows.scores, rows.temperature, rows.link.map_alpha(over.expand)
     none, every, has_nan = hi == math.inf, hi == -math.inf, xp.isnan(hi)
     flags = none, every, has_nan, none | every | has_nan
-    moving = _dense if rows.costs is None else _costed
-    z, distance, theta, pivot, shift, outside, open_, k, costs = moving(
-        rows, over, found, flags, pivoted or has_gradients(t)
+    parts = rows, over, found, flags, pivoted or has_gradients(t)
+    z, distance, theta, pivot, shift, outside, open_, k, costs = (
+        _dense(*parts, ends_outside) if rows.costs is None else _costed(*parts)
     )
     # z may overflow where x does not (finfo.min/0.5).
     limit = far(xp.finfo(x.dtype))
@@ -110,8 +112,26 @@ def place(
     return Placed(link, z, upper, theta, *flags, correction, *rest)
 
 
+def with_ends_outside(link: Link, z: Array) -> Array:
+    """Return z a few ulps farther from −edge where F′ jumps from 1 to 0 at the support's ends.
+
+    Scores at an end, to rounding, are outside then, as they are for scores next to them. Else the
+    rounding of θ decided which of them move it: in the row 0, 1 with k = 1 and T = 1, the 1 alone.
+    """
+    order = link.order
+    if order is None or (isinstance(order, float) and order != 1):
+        return z
+    farther = z + 32 * float(namespace(z).finfo(z.dtype).eps) * (z + link.edge)
+    return farther if isinstance(order, float) else namespace(z).where(order == 1, farther, z)
+
+
 def _dense(
-    rows: Rows, over: Reductions, found: tuple[Array, ...], flags: tuple[Array, ...], pivoted: bool
+    rows: Rows,
+    over: Reductions,
+    found: tuple[Array, ...],
+    flags: tuple[Array, ...],
+    pivoted: bool,
+    ends_outside: bool,
 ) -> tuple[Any, ...]:
     """Return z, x less the pivot, θ, the pivot and its shift, `outside`, `open`, k and the costs.
 
@@ -126,6 +146,7 @@ def _dense(
     z = ((x - expand(hi)) - expand(lo)) / expand(t)
     # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
     link = link.map_alpha(expand)
+    z = with_ends_outside(link, z) if ends_outside else z
     outside = ~rows.live | _constant_tail(link, z, expand(t)) | expand(none | every)
     pivot, shift = hi, xp.zeros_like(lo)
     if pivoted:
@@ -191,7 +212,7 @@ def _constant_tail(link: Link, z: Array, t: Array) -> Array:
 
 def theta(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
     """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
-    p = place(rows, over, found)
+    p = place(rows, over, found, ends_outside=True)
     xp = namespace(p.z)
     answer = p.theta
     if rows.costs is None and has_gradients(rows.scores):

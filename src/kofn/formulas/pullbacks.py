@@ -173,7 +173,7 @@ def of_thresholds(
     cotangent: Array, rows: Rows, found: Any, over: Reductions = DENSE
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature from one of θ."""
-    p = implicit.place(rows, over, found)
+    p = implicit.place(rows, over, found, ends_outside=True)
     xp, expand = namespace(p.z), over.expand
     slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
     # The temperature's goes with the message of the total.
@@ -235,7 +235,7 @@ def of_usual_thresholds(
     x, _, temperature, link = given.wide()[:4]
     hi, lo = (each[..., None] for each in found)
     t = temperature if type(temperature) is float else temperature[..., None]
-    z = ((x - hi) - lo) / t
+    z = implicit.with_ends_outside(link, ((x - hi) - lo) / t)
     share = link.pdf(z)
     total = share.sum(-1)
     if not (total >= least_weight(total)).all():  # also if NaN
@@ -267,7 +267,8 @@ def of_wide_thresholds(
     out = deleted(x) | (x == math.inf) | endless[..., None]
     # Not of the sum of θ's parts, in which digits of the lower one are lost; x is cast here.
     z = ((x - center[..., None]) - low[..., None]) / (t if number else t[..., None])
-    logs = link.log_pdf(xp.where(out, scalar(z, 0.0), z))
+    z = implicit.with_ends_outside(link, xp.where(out, scalar(z, 0.0), z))
+    logs = link.log_pdf(z)
     logs = xp.where(out, scalar(z, -math.inf), logs)
     most = xp.max(logs, axis=-1)
     flat = most == -math.inf

@@ -46,14 +46,6 @@ MILLS_DOUBLE = (
 )
 """The same times 4 + z as a polynomial of (z − 4)/(z + 4), to 4e-16, from 23 Chebyshev terms."""
 
-HASTINGS = (2.515517, 0.802853, 0.010328), (1.432788, 0.189269, 0.001308)
-"""Φ⁻¹ to 5e-4: t − above/below of t = √(−2 log q) (Abramowitz & Stegun 26.2.23)."""
-
-KINK = 4
-"""Roundings above the place where F reaches 1 up to which its slope is still the one below, as in
-kofn/links/safe_math.py.
-"""
-
 SPREAD = 1e5
 """Temperatures that scores may be spread over before their pass asks where most
 of them are."""

@@ -1,7 +1,7 @@
 """The numbers by which every backend knows links, with their traits, and sums of k-subsets.
 
-A link that kernels serve has one line here. Nothing else in these folders lists links to decide by
-what they have in common; only `formulas.py` of a backend knows them one by one.
+A link's own file says its number and its traits. Nothing in these folders lists links to decide by
+what they have in common, and `formulas.py` of a backend makes theirs of that file.
 """
 
 from __future__ import annotations
@@ -9,63 +9,63 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn.links.kind import Kind
+from kofn.links.link import BuiltIn
 from kofn.links.table import TABLE
 
 
-class Kind(NamedTuple):
-    """The traits of an inner link (with z measured from its edge) that a search needs."""
+class Traits(NamedTuple):
+    """What a search needs to know of an inner link (with z measured from its edge)."""
 
     link: str  # its name in the table of links
-    two_tails: bool = False
+    kind: Kind
+    """What the link's own file says."""
+    two_tails: bool
     """0 < F < 1 everywhere, so that between scores far apart the logs of both tails balance."""
-    bounded: bool = False
+    bounded: bool
     """F is 0 up to z = 0 and 1 from an end on: a few pieces, computed afresh by the distance."""
-    capped: bool = False
+    capped: bool
     """F comes to 1 at an end, but is 0 only by underflow: then θ is where the least chosen ends."""
-    octaves: bool = False
-    """`prepare` keeps 2^octaves of an entry, which a step of θ multiplies; else z itself."""
-    order: int = 0
-    """The order of Halley's step next to θ: 3 where F′ is continuous and |F″| is no more than F′,
-    roughly; 2 where F′ has kinks; 0 where no step may be the last without another evaluation.
-    """
-    steps: float = 1.0
-    """The number of last steps that lead beyond the end of a support, from close by."""
-    checked: float = 0.0
-    """In float32, the step that may be the last where Σp is held to k afterwards: its cube is lost
-    where many scores share the sum, which is usual, or no score enters or leaves the support.
-    """
 
 
-KINDS = (
-    Kind("logistic", two_tails=True, octaves=True, order=3, checked=2.0**-5),
-    Kind("laplace", two_tails=True, octaves=True, order=2),
-    Kind("normal", two_tails=True, order=3, checked=2.0**-5),
-    Kind("exponential", capped=True, octaves=True),
-    Kind("linear", bounded=True, steps=2.0, checked=2.0**-4),
-    Kind("entmax", bounded=True, steps=3.0, checked=2.0**-4),  # at α = 1.5, where F is a square
-    Kind("entmax", bounded=True, steps=6.0),  # elsewhere
-)
-"""The links that kernels serve. A link's number is its place."""
+def _traits(link: BuiltIn, kind: Kind) -> Traits:
+    two_tails, bounded = link.inner._infinite_tails is True, link.inner.order is not None
+    return Traits(link.name, kind, two_tails, bounded, not (two_tails or bounded))
 
-LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(len(KINDS))
+
+_EVERY = [_traits(link, kind) for link in TABLE.values() for kind in link.inner.kinds]
+KINDS = tuple(sorted(_EVERY, key=lambda traits: traits.kind.number))
+"""The links that kernels serve, by number."""
+assert [traits.kind.number for traits in KINDS] == [*range(len(KINDS))], "a number is free, or two"
+
+LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
+"""Those of which a kernel knows more than their file says."""
+
+
+def with_formula(*names: str) -> tuple[int, ...]:
+    """Return the numbers of links whose files have all of these formulas."""
+    return tuple(traits.kind.number for traits in KINDS if {*names} <= {*traits.kind.formulas})
 
 
 def _with(trait: str) -> tuple[int, ...]:
-    return tuple(number for number, kind in enumerate(KINDS) if getattr(kind, trait))
+    return tuple(traits.kind.number for traits in KINDS if getattr(traits, trait))
 
 
 # Numba and Triton take these for constants.
-TWO_TAILS, BOUNDED, CAPPED, OCTAVES = map(_with, ("two_tails", "bounded", "capped", "octaves"))
+TWO_TAILS, BOUNDED, CAPPED = map(_with, ("two_tails", "bounded", "capped"))
+OCTAVES = tuple(traits.kind.number for traits in KINDS if traits.kind.octaves)
+EDGES = tuple(float(TABLE[traits.link].inner.edge) for traits in KINDS)
+"""Where z is counted from; that of entmax is for α = 1.5."""
 BY_LOGS = 2
 """The order of a step on the logs of two tails."""
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
 """By order, in float32 and float64: the step whose cube, or square, is lost."""
-LAST_SINGLE, LAST_DOUBLE = (tuple(LAST_STEPS[kind.order][i] for kind in KINDS) for i in (0, 1))
-LAST_CHECKED = tuple(kind.checked for kind in KINDS)
+LAST_SINGLE, LAST_DOUBLE = (tuple(LAST_STEPS[each.kind.order][i] for each in KINDS) for i in (0, 1))
+LAST_CHECKED = tuple(each.kind.checked for each in KINDS)
 LAST_BY_LOGS = LAST_STEPS[BY_LOGS]
-STEPS = tuple(kind.steps for kind in KINDS)
+STEPS = tuple(each.kind.steps for each in KINDS)
 
-_NUMBERS = {TABLE[kind.link].inner.id: number for number, kind in enumerate(KINDS)}
+_NUMBERS = {TABLE[each.link].inner.id: each.kind.number for each in KINDS}
 _ENTMAX = TABLE["entmax"].inner.id
 SPECIAL_ALPHA = {1.0: EXPONENTIAL, 1.5: SQUARE, 2.0: LINEAR}
 OF_ALPHA = (*SPECIAL_ALPHA.values(), POWER)

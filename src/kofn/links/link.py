@@ -1,4 +1,7 @@
-"""The class of links: a distribution function F, optional related functions, and defaults."""
+"""The class of links: a distribution function F, optional related functions, and defaults.
+
+(Tests: test_links.py.)
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, Number
+from kofn.links.kind import Kind
 
 _REGISTRY: dict[str, Link] = {}
 
@@ -217,14 +221,23 @@ class Link:
 
 
 class BuiltIn(Link):
-    """A built-in link: methods instead of arguments, and known tails.
+    """A built-in link: methods instead of arguments, and traits that it states."""
 
-    `infinite_tails` says whether 0 < F < 1 everywhere, `smooth` is the attribute of `Link`.
-    """
+    _infinite_tails: bool | None = False
+    """Whether 0 < F < 1 everywhere."""
+    kinks: tuple[tuple[float, float], ...] = ()
+    """(z, F(z)) at the kinks and jumps of F′, the ends of the support included; α is a number."""
+    kinds: tuple[Kind, ...] = ()
+    """What compiled code knows of it; without one it is for array code alone."""
+    colour: str | None = None
+    """Its colour in pictures."""
+    other_names: tuple[str, ...] = ()
+    """What others call it, or the map that it is at k = 1; errors answer these."""
+    tested = -6.0, 6.0
+    """The z between which tests compare its functions: beyond it 1 − F, say, is only rounding."""
 
-    def __init__(self, name: str, *, infinite_tails: bool, smooth: bool = False) -> None:
-        self.name, self.smooth = name, smooth
-        self._infinite_tails = infinite_tails
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.id = register(self, name)
 
     @property
@@ -258,6 +271,14 @@ def register(link: Link, key: str) -> str:
     """
     _REGISTRY[key] = link
     return key
+
+
+def built_in() -> list[BuiltIn]:
+    """Return the built-in links that are not the inner link of another, by their numbers."""
+    every = [link for link in _REGISTRY.values() if isinstance(link, BuiltIn)]
+    inner = [link.inner for link in every if link.inner is not link]
+    outer = [link for link in every if link not in inner]
+    return sorted(outer, key=lambda link: min((k.number for k in link.inner.kinds), default=99))
 
 
 def by_id(link_id: str, alpha: Array | float | None) -> Link:

@@ -1,4 +1,7 @@
-"""Functions for links that are safe to differentiate at kinks and removable singularities."""
+"""Functions for links that are safe to differentiate at kinks and removable singularities.
+
+(Tests: test_links.py.)
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.typing import ArrayT
 from kofn.links.link import zero_at_ends
+from kofn.links.vocabulary import rounding
 
 
 def below(z: Array, kink: float = 0.0) -> tuple[Array, Array]:
@@ -25,7 +29,7 @@ def up_to_1(u: Array) -> tuple[Array, Array]:
     as in any softmax with a clear winner, must not lose its gradient to the rounding of z.
     """
     xp = namespace(u)
-    inside = u < 4 * float(xp.finfo(u.dtype).eps)
+    inside = u < rounding(u)
     u = xp.where(inside, u, 0.0)
     return inside, u - stop_gradient(xp.where(u > 0, u, 0.0))
 

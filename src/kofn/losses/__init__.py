@@ -5,6 +5,7 @@ of the scores: one-hot, k-hot, or soft. Rows whose integer is `ignore_index`, an
 rows, have loss 0 and are excluded from the mean; a mean over no rows is 0.
 """
 
+from kofn.arrays.names import answer_for_others
 from kofn.losses.distillation import topk_kl
 from kofn.losses.fenchel_young import (
     entmax_loss,
@@ -50,3 +51,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -91,7 +91,7 @@ def topk_kl(
     checked = given_for_kernels(
         scores, ONE, links.exponential, temperature, dim, mask, halves=halves
     )
-    with checked.quiet():
+    with checked.form.quiet():
         x, xp = checked.scores, form.xp
         there, wrong = entries != PADDING, (entries < PADDING) | (entries >= form.n)
         own = take_along_last(x, xp.where(there & ~wrong, entries, 0))

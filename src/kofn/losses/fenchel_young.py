@@ -122,7 +122,7 @@ def softmax_loss(
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
         halves=True,
     )  # fmt: skip
-    with checked.quiet():
+    with checked.form.quiet():
         loss: Any = of_labels.likelihoods(checked, labels)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)
@@ -281,7 +281,7 @@ def _loss(
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
     )
-    with checked.quiet():
+    with checked.form.quiet():
         require_integral(link, scores)
         loss = weighted(_losses(checked, labels), labels)
         return reduced(loss, labels, reduction, unlimited=True)

@@ -79,7 +79,7 @@ def topk_cross_entropy(
         link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
     shares = _distribution(k, checked.n)
-    with checked.quiet():
+    with checked.form.quiet():
         total: Any = None
         for number, share in shares:
             one = route.answer(LOG_WEIGHTS, checked._replace(k=float(number)))
@@ -133,7 +133,7 @@ def epsilon_cross_entropy(
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
     xp = checked.form.xp
-    with checked.quiet():
+    with checked.form.quiet():
         k, p = labels.number(), _weights(checked, labels)
         n = xp.sum(cast(~deleted(checked.scores), k.dtype), axis=-1)
         whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
@@ -179,7 +179,7 @@ def accuracy_loss(
         scores, target, temperature, dim, mask, reduction,
         link=table.resolve(link), weight=weight, ignore_index=ignore_index, halves=True,
     )  # fmt: skip
-    with checked.quiet():
+    with checked.form.quiet():
         return missed(_weights(checked, labels), labels, reduction)
 
 
@@ -221,7 +221,7 @@ def perturbed_accuracy_loss(
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, weight=weight, ignore_index=ignore_index
     )
-    with checked.quiet():
+    with checked.form.quiet():
         x = cast(without_deleted(scores), compute_dtype(scores))
         p = perturbed_argmax(x, noise=noise, temperature=temperature, dim=dim, mask=mask)
         return missed(checked.form.entries(p), labels, reduction)

@@ -78,7 +78,7 @@ def segment_topk_loss(
     checked = segment_given(scores, 0.0, link, temperature, mask, **of)
     labels = _labels(target, checked)
     require_integral(link, checked.scores)
-    with checked.quiet():
+    with checked.form.quiet():
         loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
             loss = route.by_array_code(PLAIN_LOSS, with_number(checked, labels).per_row(), labels)
@@ -139,7 +139,7 @@ def segment_sparse_softmax_loss(
     support, ignored = check_support(k, p, min_p, None), check_ignored(ignore_index)
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, exponential, temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         at, used, valid = _entries(target, checked, ignored)
         rows, xp = rows_of(checked), checked.form.xp
         last = route.answer(LEAST, checked, settings=support)

@@ -105,7 +105,7 @@ def sparse_softmax_loss(
         check_alone(k, p, min_p)
         check_reduction(reduction)
         sets = kept_given(scores, kept, temperature, dim, mask)
-        with sets.given.quiet():
+        with sets.given.form.quiet():
             only = _labels_of(target, scores, sets, weight, label_smoothing, ignore_index)
             return _of_sets(sets, only, OUTSIDE[outside or "kept"], reduction)
     checked, labels = prepared(
@@ -119,7 +119,7 @@ def sparse_softmax_loss(
             f"outside must be 'against' for a target of weights and with label smoothing; got "
             f"{outside!r}"
         )
-    with checked.quiet():
+    with checked.form.quiet():
         loss: Any = _of_rows(checked, labels, of, way)
         if loss is not None:
             return reduced(loss, labels, reduction, unlimited=True)

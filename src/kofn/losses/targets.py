@@ -122,7 +122,7 @@ def prepared(
     """
     check_reduction(reduction)
     checked = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=halves)
-    with checked.quiet():
+    with checked.form.quiet():
         labels = _target_of(target, scores, checked, **options)
         return checked if labels.behind is None else checked.wide(), labels
 

@@ -184,6 +184,6 @@ def _of(
 ) -> Any:
     """Return `function` of the checked rows, in the form of the scores where it has `entries`."""
     checked = given_for_kernels(scores, budget, link, temperature, dim, mask, costs=costs)
-    with checked.quiet():
+    with checked.form.quiet():
         answer = function(checked)
     return checked.restored(answer) if entries else answer

@@ -10,7 +10,7 @@ from kofn.links import Link, table
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.rows.given import ONE, given_for_kernels
 
-__all__ = ["log_entmax", "log_soft_topk"]
+__all__ = ["log_soft_topk", "log_entmax"]
 
 
 def log_soft_topk(
@@ -54,7 +54,7 @@ def log_soft_topk(
     """
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(route.answer(LOG_WEIGHTS, checked))
 
 

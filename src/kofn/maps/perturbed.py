@@ -94,7 +94,7 @@ def perturbed_argmax(
     if noise == GUMBEL:
         return softmax(scores, temperature=temperature, dim=dim, mask=mask)
     checked = given_for_kernels(scores, ONE, link, temperature, dim, mask)
-    with checked.quiet():
+    with checked.form.quiet():
         # Its parameter stays a number: it determines the support of the noise.
         rows = rows_of(checked)._replace(link=link.inner)
         p = evaluate(argmax_weights.weights, rows, kinks=ends or ())

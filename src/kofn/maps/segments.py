@@ -92,7 +92,7 @@ def segment_soft_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         if not check_flag("hard", hard):
             return checked.restored(route.answer(WEIGHTS, checked))
         return checked.restored(hard_weights_of(checked, None))
@@ -136,7 +136,7 @@ def segment_soft_topk_threshold(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.form.per_segment(route.answer(THETA, checked))
 
 
@@ -180,7 +180,7 @@ def segment_soft_topk_sum(
     )
     checked = segment_given(scores, k, link, temperature, mask, **of)
     require_integral(link, checked.scores)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
 
 
@@ -212,7 +212,7 @@ def segment_softmax(
     """
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(route.answer(SOFTMAX, checked))
 
 
@@ -288,7 +288,7 @@ def segment_sparse_softmax(
     support = check_support(k, p, min_p, None)
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         x, over = checked.scores, checked.over
         outside = stop_gradient(x) < over.expand(route.answer(LEAST, checked, settings=support))
         few = checked._replace(scores=checked.form.xp.where(outside, -math.inf, x))
@@ -364,5 +364,5 @@ def segment_hard_topk(
         segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
     )
     checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(chosen(checked, None))

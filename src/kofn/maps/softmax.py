@@ -13,6 +13,8 @@ from kofn.maps.topk import soft_topk
 from kofn.operations.topk import SOFTMAX
 from kofn.rows.given import ONE, Given, given_for_kernels
 
+__all__ = ["softmax", "sparsemax", "entmax"]
+
 
 def softmax(
     scores: ArrayT,
@@ -50,7 +52,7 @@ def softmax(
         array([0.75, 0.25, 0.  ])
     """
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         if weights is not None:
             checked = _weighted(checked.per_row(), weights, scores)
         return checked.restored(route.answer(SOFTMAX, checked))

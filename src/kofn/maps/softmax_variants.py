@@ -59,5 +59,5 @@ def taylor_softmax(
         )
     check_integer("order", order, allowed, 2, MOST)
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(taylor.weights(checked, order))

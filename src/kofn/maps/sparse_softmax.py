@@ -82,12 +82,12 @@ def sparse_softmax(
     if kept is not None:
         check_alone(k, p, min_p)
         sets = kept_given(scores, kept, temperature, dim, mask)
-        with sets.given.quiet():
+        with sets.given.form.quiet():
             weights = route.answer(SOFTMAX, sets.given)
             return sets.spread(sets.given.restored(weights))  # type: ignore[return-value]  # of its kind
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     of = check_support(k, p, min_p, checked.n)
-    with checked.quiet():
+    with checked.form.quiet():
         if is_of_several(*of):
             return checked.restored(route.answer(SPARSE, checked, settings=of))
         return checked.restored(route.answer(TRUNCATED, checked, settings=of[:2]))

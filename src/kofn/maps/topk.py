@@ -17,7 +17,7 @@ from kofn.operations.topk import THETA, VALUE, WEIGHTS
 from kofn.rows.given import Given, given_for_kernels, without_bad_temperatures
 from kofn.rows.integral import require_integral
 
-__all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
+__all__ = ["soft_topk", "soft_topk_threshold", "soft_topk_sum", "hard_topk"]
 
 
 def soft_topk(
@@ -41,8 +41,8 @@ def soft_topk(
             number, or an array that broadcasts to the batch shape (`scores.shape` without `dim`):
             for scores of shape (B, H, n), one k per head has shape (H,), not (H, 1). A shape with
             `dim` kept as size 1 (`keepdim=True`) is also accepted.
-        link: F, by name ("logistic", "laplace", "normal", "exponential", "linear", "entmax") or
-            as a kofn.Link.
+        link: F, by its name in `kofn.links` ("logistic", "normal", "entmax", …; docs/links.md has
+            them all) or as a kofn.Link.
         temperature: > 0, in the units of the scores; a number or an array like `k`. As it goes to
             0, the weights become the hard top-k.
         dim: the dimension to choose along.
@@ -80,7 +80,7 @@ def soft_topk(
     """
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         is_hard = check_flag("hard", hard)
         weights = hard_weights_of(checked, k) if is_hard else route.answer(WEIGHTS, checked)
     return checked.restored(weights)
@@ -132,7 +132,7 @@ def soft_topk_threshold(
     """
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         return route.answer(THETA, checked)
 
 
@@ -174,7 +174,7 @@ def soft_topk_sum(
     link = table.resolve(link)
     require_integral(link, scores)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask)
-    with checked.quiet():
+    with checked.form.quiet():
         return route.answer(VALUE, checked)
 
 
@@ -208,7 +208,7 @@ def hard_topk(
     if has_integers(scores):
         return hard_of_integers(scores, k, dim, mask)
     checked = given_for_kernels(scores, k, links.logistic, 1.0, dim, mask, halves=True)
-    with checked.quiet():
+    with checked.form.quiet():
         return checked.restored(chosen(checked, k))
 
 

@@ -1,5 +1,6 @@
 """Metrics of weights and of maps: sparsity, softness and sensitivity."""
 
+from kofn.arrays.names import answer_for_others
 from kofn.metrics.entropies import renyi_entropy, tsallis_entropy
 from kofn.metrics.jacobian import jacobian_norm
 from kofn.metrics.sparse_softmax import sparse_softmax_entropy
@@ -31,3 +32,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

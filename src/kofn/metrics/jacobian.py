@@ -59,7 +59,7 @@ def jacobian_norm(
     link = table.resolve(link).map_alpha(stop_gradient)
     checked = given(stop_gradient(scores), k, link, temperature, dim, mask)
     x, k, t = map(stop_gradient, checked[:3])
-    with checked.quiet():
+    with checked.form.quiet():
         rows = rows_of(Given(x, k, t, checked.link))
         norms: Any = evaluate(_spectral if norm == "l2" else _summed, rows)
         return norms

@@ -57,11 +57,11 @@ def sparse_softmax_entropy(
     if kept is not None:
         check_alone(k, p, min_p)
         sets = kept_given(scores, kept, temperature, dim, mask)
-        with sets.given.quiet():
+        with sets.given.form.quiet():
             rows = rows_of(sets.given.per_row())
             entropy: Any = evaluate(formulas.entropy_of, rows, over=sets.given.over)
             return entropy.reshape(sets.form.batch)
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)
     of = check_support(k, p, min_p, checked.n)
-    with checked.quiet():
+    with checked.form.quiet():
         return route.answer(SPARSE_ENTROPY, checked, settings=of)

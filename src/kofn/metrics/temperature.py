@@ -94,7 +94,7 @@ def temperature_for(
     link = table.resolve(link).map_alpha(stop_gradient)
     name, wanted = ("gap", gap) if support is None else ("support", support)
     checked = _checked(scores, k, link, dim, mask)
-    with checked.quiet():
+    with checked.form.quiet():
         target = _target(name, wanted, k, checked)
         target = target if per_row else mean_of(target, playing(checked))
         return cast(_solved(name, per_row, checked, target), compute_dtype(scores))

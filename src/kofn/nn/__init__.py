@@ -7,15 +7,18 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]"'
+        'kofn.nn needs PyTorch; install it with: pip install "kofn[torch]". JAX and NumPy arrays '
+        "have the functions of kofn, which its modules call: docs/guides shows them"
     ) from error
 
+from kofn.arrays.names import answer_for_others
 from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention
 from kofn.nn.attention.key_value_cache import KeyValueCache
 from kofn.nn.autoencoders.losses import auxk_loss
 from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
+from kofn.nn.choice import SoftTopK
 from kofn.nn.pruning.prune import prune
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule
@@ -33,6 +36,8 @@ __all__ = [
     "router_z_loss",
     "dispatch_plan",
     "DispatchPlan",
+    # a choice that a model learns
+    "SoftTopK",
     # attention
     "SparseAttention",
     "sparse_attention",
@@ -53,3 +58,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -1,33 +1,21 @@
-"""All operations on rows that are declared in this room; the adapters of a framework take these."""
+"""All operations on rows that are declared in this room; the adapters of a framework take these.
+
+An operation is declared by standing in one of these files by a name of its own: each that has an
+operator's name is taken, but ways back, and those that answer by the name of an earlier one.
+"""
 
 from __future__ import annotations
 
-from kofn.operations.choice import (
-    FIRST,
-    FIRST_OF_MASKED,
-    HARD,
-    HARD_WEIGHTS,
-    LARGEST,
-    RANKED,
-    RANKED_OF_MASKED,
-)
-from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
-from kofn.operations.logarithms import LOG_WEIGHTS
-from kofn.operations.losses import LOSS
-from kofn.operations.rest import REST
-from kofn.operations.topk import SINGLE_WEIGHTS, THETA, VALUE, WEIGHTS
-from kofn.operations.truncated import (
-    LEAST,
-    SPARSE,
-    SPARSE_ENTROPY,
-    SPARSE_LOSS,
-    TRUNCATED,
-    TRUNCATED_LOSS,
-)
+from kofn.operations import choice, knapsack, logarithms, losses, rest, topk, truncated
+from kofn.operations.operation import Operation
 
-DECLARED = (
-    *(WEIGHTS, SINGLE_WEIGHTS, THETA, VALUE, LOG_WEIGHTS, LOSS, TRUNCATED, TRUNCATED_LOSS),
-    *(SPARSE, SPARSE_LOSS, SPARSE_ENTROPY, LEAST, REST),
-    *(HARD_WEIGHTS, HARD, LARGEST, FIRST, FIRST_OF_MASKED, RANKED, RANKED_OF_MASKED),
-    *(KNAPSACK, HARD_KNAPSACK, FILL, PRICE, KNAPSACK_VALUE),
-)
+FILES = topk, logarithms, losses, truncated, rest, choice, knapsack
+
+_EVERY = [each for file in FILES for each in vars(file).values() if isinstance(each, Operation)]
+_BACK = {id(back) for operation in _EVERY for back in operation.back}
+_BY_NAME: dict[str, Operation] = {}
+for _each in _EVERY:
+    if _each.name and id(_each) not in _BACK:
+        _BY_NAME.setdefault(_each.name, _each)
+
+DECLARED = tuple(_BY_NAME.values())

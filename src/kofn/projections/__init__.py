@@ -3,6 +3,7 @@
 The names and the order of arguments are those of optax.projections, where it has them.
 """
 
+from kofn.arrays.names import answer_for_others
 from kofn.projections.balls import projection_l1_ball, projection_sparse_vector
 from kofn.projections.box_section import projection_box_section
 from kofn.projections.simplex import (
@@ -24,3 +25,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

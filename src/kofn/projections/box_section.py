@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
-from kofn.arrays.operations import in_parts, power_of_two, take_along_last
+from kofn.arrays.operations import (
+    divided_as,
+    in_parts,
+    power_of_two,
+    take_along_last,
+    with_undivided_rows,
+)
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.projections.vectors import vectors
@@ -87,7 +93,9 @@ def projection_box_section(
     )
     total: Any = given.per_vector("c", c, positive=False)
     total = full_like(given.rows, given.batch, total) if isinstance(total, float) else total
-    section = Section(given.rows, *bounds, given.per_entry("w", w), total)
+    rows = with_undivided_rows(given.rows)
+    others = *bounds, given.per_entry("w", w), total
+    section = Section(rows, *(divided_as(each, rows) for each in others))
     with given.form.quiet():
         return given.restored(_projected(_scaled(section)))
 
@@ -178,7 +186,7 @@ def _ends(section: Section) -> tuple[Array, Array]:
     """
     xp = namespace(section.x)
     first, second = _breaks(section)
-    outermost = full_like(first, (*first.shape[:-1], 1), math.inf)
+    outermost = divided_as(full_like(first, (*first.shape[:-1], 1), math.inf), first)
     breaks = xp.concat((-outermost, xp.sort(xp.concat((first, second), axis=-1), axis=-1)), axis=-1)
     breaks = xp.concat((breaks, outermost), axis=-1)
     count = breaks.shape[-1]

@@ -8,7 +8,6 @@ k is the budget, and what +inf costs comes off it.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 from collections.abc import Iterable
@@ -111,11 +110,6 @@ class Given(NamedTuple, Generic[KindT]):
         """Return values of rows in the caller's form and dtype."""
         restored: KindT = self.form.restored(values)
         return restored
-
-    def quiet(self) -> contextlib.AbstractContextManager[object]:
-        """Return `kinds.quiet` for the caller's array."""
-        silence: contextlib.AbstractContextManager[object] = self.form.quiet()
-        return silence
 
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""

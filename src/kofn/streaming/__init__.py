@@ -9,6 +9,7 @@ entries of the arrays are one row, whatever their shapes. There are no gradients
 docs/streaming.md has figures; the command `kofn apply` does the same from file to file.
 """
 
+from kofn.arrays.names import answer_for_others
 from kofn.streaming.maps import hard_topk, soft_topk, soft_topk_threshold, topk_indices
 from kofn.streaming.ordered import quantile, topk
 
@@ -25,3 +26,6 @@ __all__ = [
 def __dir__() -> list[str]:
     """List the public names only."""
     return sorted(__all__)
+
+
+answer_for_others(__name__, __all__)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kofn.links import logistic
 from kofn.links.link import Link, by_id
-from kofn.links.table import logistic
 from kofn.streaming.equation import Equation
 from kofn.streaming.tensors import (
     Chunk,

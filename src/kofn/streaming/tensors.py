@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kofn.links import logistic
 from kofn.links.link import BuiltIn, Link
-from kofn.links.table import logistic
 from kofn.solver.bracket import bell, widening
 from kofn.solver.equation import far
 from kofn.streaming.equation import Equation, Sums, rounded

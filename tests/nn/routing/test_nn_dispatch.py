@@ -155,3 +155,11 @@ def test_wrong_shapes_are_not_broadcast(wrong, message):
     plan = nn.dispatch_plan(torch.tensor([[2, 0], [0, 1], [2, 1]]), 3)
     with pytest.raises(ValueError, match=message):
         wrong(plan)
+
+
+def test_hidden_states_with_more_dimensions_are_taken_flat_and_the_error_says_so():
+    plan = nn.dispatch_plan(torch.tensor([[0], [1], [1], [0]]), 2)
+    with pytest.raises(ValueError, match=r"got \(2, 2, 3\); give their flatten\(0, -2\)"):
+        plan.gather(torch.randn(2, 2, 3))
+    with pytest.raises(ValueError, match=r"got \(3, 3\)$"):
+        plan.gather(torch.randn(3, 3))

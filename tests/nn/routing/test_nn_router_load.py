@@ -5,6 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from kofn import nn
+from kofn.nn.routing import base
 from kofn.nn.routing.state import SelectionBias
 from test_nn_router import E, H, K, T, own_seed, router
 
@@ -134,3 +135,58 @@ def test_the_losses_are_their_formulas():
         nn.load_balancing_loss(logits, indices[:3])
     with pytest.raises(ValueError, match="mask must be boolean with one entry per token"):
         nn.router_z_loss(logits, mask[:3])
+
+
+@pytest.mark.parametrize("balance", [1e-3, "quantile"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_state_of_a_linear_layer_loads_with_the_bias_at_0(balance, assign):
+    linear = torch.nn.Linear(16, 8, bias=False)
+    router = nn.TopKRouter(16, 8, 2, balance=balance)
+    router(torch.randn(64, 16))
+    router.step()
+    assert router.balance().abs().sum() > 0
+    router.load_state_dict(linear.state_dict(), assign=assign)
+    assert torch.equal(router.weight, linear.weight)
+    assert not router.balance().any()
+    x = torch.randn(9, 16)
+    assert torch.equal(router(x)[2], nn.TopKRouter.choose(router, x @ linear.weight.T)[1])
+    router.step()
+    with pytest.raises(RuntimeError, match=r'Missing key.*"weight"'):
+        router.load_state_dict({})
+
+
+def test_states_load_between_the_rules():
+    signs = nn.TopKRouter(16, 8, 2, balance=1e-2)
+    quantile = nn.TopKRouter(16, 8, 2, balance="quantile")
+    quantile(torch.randn(64, 16))
+    quantile.step()
+    signs.load_state_dict(quantile.state_dict())
+    assert torch.allclose(signs.balance(), quantile.balance(), atol=2e-2)
+    quantile.load_state_dict(signs.state_dict())  # the first step finds the bias
+    assert not quantile.balance().any()
+
+
+@pytest.mark.parametrize(
+    "options", [{"balance": 1e-3}, {"balance": "quantile"}, {"temperature": lambda step: 1.0}]
+)
+def test_a_router_that_waits_for_a_step_says_so_once(options, monkeypatch):
+    monkeypatch.setattr(base, "MOST", 3)
+    router, x = nn.TopKRouter(16, 8, 2, **options), torch.randn(4, 16)
+    for _ in range(2):
+        router(x)
+    router.step()
+    for _ in range(2):
+        router(x)
+    with pytest.warns(UserWarning, match=r"without a step.*call nn\.step_routers\(model\)"):
+        router(x)
+    for _ in range(4):
+        router(x)
+    plain = nn.TopKRouter(16, 8, 2)
+    for _ in range(5):
+        plain(x)
+
+
+def test_a_model_without_routers_is_named():
+    with pytest.warns(UserWarning, match="was given a Linear without routers") as seen:
+        nn.step_routers(torch.nn.Linear(2, 2))
+    assert seen[0].filename == __file__

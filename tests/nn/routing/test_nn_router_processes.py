@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from kofn import nn
 from ranks import joined, run_on_ranks
@@ -107,7 +108,68 @@ def copies():
         router(selection="expert_choice", process_group=True)
 
 
-TASKS = [nan_tokens, expert_choice, budget, copies]
+def loss_of(weight, x, mask, **group):
+    logits = x @ weight
+    return nn.load_balancing_loss(logits, logits.topk(2).indices, mask, **group)
+
+
+def balanced_as_one():
+    """The loss of all tokens in every process, and the mean of the gradients is its gradient."""
+    weight = torch.randn(H, E, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    for mask in (None, PADDING, PADDING & False):
+        wanted = loss_of(weight, X, mask)
+        (slope,) = torch.autograd.grad(wanted, weight)
+        part = None if mask is None else mine(mask)
+        found = loss_of(weight, mine(X), part, process_group=distributed.group.WORLD)
+        assert close(found.detach(), wanted.detach(), 1e-6)
+        (own,) = torch.autograd.grad(found, weight)
+        distributed.all_reduce(own)
+        assert close(own / distributed.get_world_size(), slope, 1e-5)
+
+
+def balanced_in_ddp():
+    torch.manual_seed(4)
+    net = torch.nn.Linear(H, E)
+    model = DistributedDataParallel(copy.deepcopy(net))
+    for called, x, group in ((net, X, None), (model, mine(X), distributed.group.WORLD)):
+        logits = called(x)
+        chosen = logits.topk(2).indices
+        loss = nn.load_balancing_loss(logits, chosen, process_group=group)
+        (loss + 0 * logits.sum()).backward()
+    assert close(model.module.weight.grad, net.weight.grad, 1e-5)
+
+
+def balanced_compiled():
+    weight = torch.randn(H, E, generator=torch.Generator().manual_seed(3), requires_grad=True)
+
+    def loss(x):
+        return loss_of(weight, x, None, process_group=distributed.group.WORLD)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    found, wanted = compiled(mine(X)), loss(mine(X))
+    assert close(found.detach(), wanted.detach(), 1e-6)
+    assert close(*(torch.autograd.grad(each, weight)[0] for each in (found, wanted)), 1e-6)
+
+
+LOSSES = [balanced_as_one, balanced_in_ddp]
+TASKS = [nan_tokens, expert_choice, budget, copies, *LOSSES, balanced_compiled]
+
+
+def test_a_load_of_all_processes(tmp_path):
+    run_on_ranks(tmp_path / "store", 2, *LOSSES)
+
+
+def test_in_one_process_the_loss_of_all_processes_is_the_usual_one():
+    with joined(distributed.HashStore(), 0, 1):
+        logits = torch.randn(9, E, generator=torch.Generator().manual_seed(5), requires_grad=True)
+        wanted = nn.load_balancing_loss(logits, logits.topk(2).indices)
+        world = distributed.group.WORLD
+        found = nn.load_balancing_loss(logits, logits.topk(2).indices, process_group=world)
+        assert close(found.detach(), wanted.detach(), 1e-6)
+        assert close(*(torch.autograd.grad(each, logits)[0] for each in (found, wanted)), 1e-6)
+        with pytest.raises(TypeError, match=r"process_group must be None, a torch\.distributed"):
+            nn.load_balancing_loss(logits, logits.topk(2).indices, process_group=2)
 
 
 @pytest.mark.full

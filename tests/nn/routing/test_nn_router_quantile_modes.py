@@ -121,8 +121,6 @@ def test_a_checkpoint_of_the_sign_rule_goes_on_with_quantiles():
     net.load_state_dict(old.state_dict())
     assert torch.equal(net.weight, old.weight)
     assert not net.balance().any()
-    with pytest.raises(RuntimeError, match="balance"):
-        net.load_state_dict({"weight": old.weight})
 
 
 def test_routers_of_an_older_kofn_have_no_groups():

@@ -6,6 +6,7 @@ says otherwise. tests/arrays/test_arrays_torch_private.py shows the ways without
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,6 +46,12 @@ _is_mapped = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", 
 def is_mapped(x: Tensor) -> bool:
     """Return whether torch.func.vmap maps over a tensor; without the name, errors are PyTorch's."""
     return _is_mapped is not None and is_transformed() and bool(_is_mapped(x))
+
+
+def makes_graph() -> bool:
+    """Return whether make_fx records operations; without the name, it may record a seed."""
+    fx = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return getattr(fx, "get_proxy_mode", lambda: None)() is not None
 
 
 def is_left_alone(x: Tensor) -> bool:

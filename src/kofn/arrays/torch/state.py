@@ -19,6 +19,7 @@ from kofn.arrays.torch.private import (
     is_left_alone,
     is_tracing,
     is_transformed,
+    makes_graph,
     mark_constant,
 )
 from kofn.arrays.when_imported import import_after
@@ -66,6 +67,21 @@ def drawn(
         return draw(shape, dtype=like.dtype, device=like.device)
     options = dict(dtype=like.dtype, device=like.device, generator=rng)
     return untraced(partial(draw, **options), shape)
+
+
+def seeded(seed: int, like: Tensor) -> torch.Generator | None:
+    """Return a new generator on the device of `like`; none for meta tensors, which draw nothing."""
+    return None if like.is_meta else untraced(_seeded, seed, like.device)
+
+
+def _seeded(seed: int, device: torch.device) -> torch.Generator:
+    recorded = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if recorded or torch.compiler.is_exporting() or makes_graph():
+        raise TypeError(
+            "rng must be None while a program is recorded, by torch.export or torch.jit.trace, "
+            f"whose runs would go on in one sequence of random numbers; got {seed}"
+        )
+    return torch.Generator(device).manual_seed(seed)
 
 
 def from_memory(values: np.ndarray) -> Tensor:

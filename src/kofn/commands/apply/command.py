@@ -14,6 +14,7 @@ from kofn.commands.apply.options import Options, check_hard, given_k, no_thresho
 from kofn.commands.files import InputError
 from kofn.commands.options import Force, Gap, Source, Support, Temperature, check_k, softness
 from kofn.commands.terminal import bar, print_result, put_out
+from kofn.links.table import TABLE
 
 if TYPE_CHECKING:
     from kofn.commands.apply.by_blocks import Scores
@@ -33,9 +34,9 @@ def apply(
         str | None,
         typer.Option(
             "--map",
-            help="Function to apply: a link of soft_topk (logistic, laplace, normal, exponential, "
-            "linear, entmax), softmax, sparsemax, taylor_softmax, sparse_softmax, "
-            "perturbed_argmax or KSubset; logistic by default.",
+            help=f"Function to apply: a link of soft_topk ({', '.join(TABLE)}), softmax, "
+            "sparsemax, taylor_softmax, sparse_softmax, perturbed_argmax or KSubset; logistic by "
+            "default.",
         ),
     ] = None,
     alpha: Annotated[

@@ -31,7 +31,11 @@ CASES = (
     Case("half", (512, 1024), 32, ("bfloat16", "float16")),
     Case("knapsack", (512, 1024), 100, ("float32",)),
     Case("segments", (1024, 64), 8, ("float32",)),
+    Case("floor", (4096, 64), 8, ("float32",)),
 )
+
+FLOOR = ((16384, 8), (8192, 32), (4096, 64), (2048, 128), (1024, 1024), (1, 1 << 20))
+"""Shapes of which `floor` has the nanoseconds of an entry, beside those of reading it."""
 
 LARGE = {
     "router": (1 << 20, 64),
@@ -43,7 +47,11 @@ LARGE = {
 
 
 def on_device(case: Case, device: str) -> Iterator[Case]:
-    """Yield the case on a device, and as large scores where it stands for a shape."""
+    """Yield the case on a device in each of its shapes, and as large scores where it has one."""
+    if case.name == "floor":
+        for rows, n in FLOOR:
+            yield replace(case, shape=(rows, n), k=n // 8, device=device)
+        return
     yield replace(case, device=device)
     if device != "cpu" and case.name in LARGE:
         shape = LARGE[case.name]
@@ -60,6 +68,7 @@ class Contender:
     function: Map
     exact: Map | None
     framework: str = "torch"
+    forward_alone: bool = False
 
 
 def ours(functions: dict[str, Map], framework: str = "torch") -> Iterator[Contender]:

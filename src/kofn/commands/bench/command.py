@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from kofn.commands import files
+from kofn.commands.errors import OutputError
 from kofn.commands.needed import require_torch
 from kofn.commands.options import Force, Json, at_least, chosen
 from kofn.commands.terminal import prepare_kernels, print_result, progress_bar
@@ -26,8 +27,8 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="Shape of the scores: router, attention, vocabulary or pruning; or another "
-            "comparison: losses, compile, jax, half, knapsack or segments. Repeat the "
-            "option for several; all by default.",
+            "comparison: losses, compile, jax, half, knapsack, segments, or floor, the cost of "
+            "an entry beside that of reading it. Repeat the option for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[
@@ -54,6 +55,9 @@ def bench(
             help="Directory for bench.json and bench.md; without it, no files are written."
         ),
     ] = None,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Write files on a busy machine, too; they say so.")
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -84,8 +88,8 @@ def bench(
         results = _timed(cases, dtypes if dtype else None, rounds, timed_on)
         about = report.machine(torch.get_num_threads(), timed_on)
         content = report.as_json(about, results)
-        written = []
-        if to is not None:
+        written, troubled = [], [each.title for each in results if each.warning]
+        if to is not None and (busy or not troubled):
             contents = (content, report.as_markdown(about, results))
             written = to.write(dict(zip(report.FILES, contents, strict=True)))
     parts = (
@@ -94,6 +98,11 @@ def bench(
         *map(report.as_rich, results),
     )
     print_result(as_json, content, parts, written)
+    if out is not None and troubled and not busy:
+        raise OutputError(
+            f"the machine was busy ({'; '.join(troubled)}), so nothing was written: run this again "
+            "when it is idle, or give --busy, which marks the files"
+        )
 
 
 def _timed(

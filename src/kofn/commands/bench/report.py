@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,10 @@ from kofn.commands.bench.cases import Case
 from kofn.commands.bench.contenders import installed
 from kofn.commands.bench.devices import Device, described
 from kofn.commands.bench.measure import PASSES, Timing, clock, quartiles, slowdown
+from kofn.kernels.cpu.runtime import library
 
 FILES = ("bench.json", "bench.md")
-BUSY = 2.0  # softmax's median time over its best, above which the machine counts as busy
+BUSY = 2.0  # torch.softmax's median time over its best, above which the machine counts as busy
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,22 @@ class Result:
             "Run this again when the machine is idle."
         )
 
+    @property
+    def time(self) -> tuple[str, str, float]:
+        """Return the time that stands in the table, its unit, and how many are a second."""
+        rows, n = self.case.shape
+        if self.case.name == "floor":
+            return "ns per entry", "ns", 1e9 / (rows * n)
+        return "ms forward", "ms", 1e3
+
     def rate(self, timing: Timing) -> float:
         """Return the bytes of scores read and weights written per second, forward."""
         size = self.case.shape[0] * self.case.shape[1] * (4 if self.dtype == "float32" else 2)
         return 2 * size / sorted(timing.seconds["forward"])[len(timing.seconds["forward"]) // 2]
 
 
-COLUMNS = ("", *PASSES, "ms forward", "GB/s", "extra memory")
+def columns(result: Result) -> tuple[str, ...]:
+    return ("", *PASSES, result.time[0], "GB/s", "extra memory")
 
 
 def cells(result: Result, timing: Timing) -> tuple[str, ...]:
@@ -77,11 +88,13 @@ def _row(
     """Return a name and its ratios, and the milliseconds, GB/s and MB of the forward pass."""
     if timing.trouble:
         return timing.contender.name, trouble, "", "", "", ""
-    ratios = (ratio(*quartiles(timing.ratios[what])) for what in PASSES)
+    ratios = (
+        ratio(*quartiles(timing.ratios[what])) if what in timing.ratios else "" for what in PASSES
+    )
     _, seconds, _ = quartiles(timing.seconds["forward"])
     rate = f"{result.rate(timing) / 1e9:.2f}"
     memory = f"{timing.memory['forward'] / 1e6:.1f}{unit}" if timing.memory else ""
-    return timing.contender.name, *ratios, f"{1e3 * seconds:{form}}", rate, memory
+    return timing.contender.name, *ratios, f"{result.time[2] * seconds:{form}}", rate, memory
 
 
 def machine(threads: int, device: Device | None = None) -> dict[str, Any]:
@@ -98,8 +111,28 @@ def machine(threads: int, device: Device | None = None) -> dict[str, Any]:
         "threads": threads,
         "clock": clock()[0],
         "kernels": os.environ.get("KOFN_KERNELS", "on"),
-        "level": os.environ.get("KOFN_CPU") or "the processor's own",
+        "level": os.environ.get("KOFN_CPU") or (library.served() or ["the processor's own"])[-1],
+        "level_of_torch": torch.backends.cpu.get_cpu_capability(),
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """Return the commit of a checkout, with a "+" if its files have changed since; else None."""
+    git = ["git", "-C", str(Path(kofn.__file__).parent)]
+    try:
+        listed = _said(*git, "ls-files", "--error-unmatch", "__init__.py")
+        changed = _said(*git, "status", "--porcelain", ".")
+        return (
+            _said(*git, "rev-parse", "--short=10", "HEAD") + "+" * bool(changed) if listed else None
+        )
+    except (OSError, subprocess.SubprocessError):  # there is no git, or no checkout
+        return None
+
+
+def _said(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
 
 
 def _processor() -> str:
@@ -113,10 +146,12 @@ def _processor() -> str:
 
 def headline(about: dict[str, Any]) -> str:
     absent = [name for name, version in about["peers"].items() if version is None]
-    place = f"{about['processor']}, {about['threads']} of {about['cores']} cores"
+    place = f"{about['processor']}, {about['threads']} of {about['cores']} cores, {about['level']}"
+    commit = f" ({about['commit']})" if about["commit"] else ""
     said = (
         f"{about['device'] or place}; "
-        f"kofn {about['kofn']}, PyTorch {about['torch']}, Python {about['python']}."
+        f"kofn {about['kofn']}{commit}, PyTorch {about['torch']} ({about['level_of_torch']}), "
+        f"Python {about['python']}."
     )
     if about["clock"] != "time" and not about["device"]:
         said += " Times are those of the processor."
@@ -133,8 +168,8 @@ EXPLANATION = (
 
 SHORT_EXPLANATION = (
     "Time divided by that of the framework's softmax, timed just before on the same scores: median "
-    "± half the distance between the quartiles. ms, GB/s (scores read, weights written) and MB "
-    "(extra memory) are those of the forward pass."
+    "± half the distance between the quartiles. ms (or ns per entry), GB/s (scores read, weights "
+    "written) and MB (extra memory) are those of the forward pass."
 )
 SHORT_COLUMNS = ("", "forward", "with backward", "ms", "GB/s", "MB")
 
@@ -159,7 +194,7 @@ def as_rich(result: Result) -> Table:
         padding=0,
         show_edge=False,
     )
-    for name in SHORT_COLUMNS:
+    for name in (*SHORT_COLUMNS[:3], result.time[1], *SHORT_COLUMNS[4:]):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for timing in result.timings:
         table.add_row(*short_cells(result, timing))
@@ -177,7 +212,8 @@ def as_markdown(about: dict[str, Any], results: Sequence[Result]) -> bytes:
     lines = [f"{headline(about)} By `kofn bench`.", "", EXPLANATION]
     for result in results:
         lines += ["", f"### {result.title.capitalize()}", ""]
-        lines += ["| " + " | ".join(COLUMNS) + " |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+        heads = columns(result)
+        lines += ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
         lines += ["| " + " | ".join(cells(result, timing)) + " |" for timing in result.timings]
         lines += ["", f"A copy of the scores: {result.copy_rate / 1e9:.1f} GB/s."]
         lines += ["", result.warning] if result.warning else []

@@ -1,4 +1,6 @@
-"""Special cases of `kofn bench`: losses, torch.compile, JAX, half precision, knapsack, segments."""
+"""Special cases of `kofn bench`: losses, torch.compile, JAX, half precision, knapsack, segments,
+and what an entry costs at least.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -135,6 +138,27 @@ def segments(case: Case) -> Iterator[Contender]:
         yield from ours(maps)
         by_hand = _flat(partial(_scattered_softmax, ids, len(ptr) - 1))
         yield Contender(f"scattered softmax, {name}", "by hand", by_hand, by_hand)
+
+
+def floor(case: Case) -> Iterator[Contender]:
+    """Yield what reads every entry once, what sorts rows, and each map of kofn."""
+    k, into = case.k, torch.empty(case.shape, device=case.device)
+
+    def alone(name: str, function: Map, group: str = "floor") -> Contender:
+        return Contender(name, group, function, None, forward_alone=True)
+
+    yield alone("copy", into.copy_)
+    yield alone("max", lambda x: x.amax(-1))
+    yield alone("exp", torch.exp)
+    if case.device == "cpu":
+        yield alone("np.partition", lambda x: np.partition(x.numpy(), -k, -1))
+        yield alone("np.sort", lambda x: np.sort(x.numpy(), -1))
+    yield alone("torch.topk", lambda x: torch.topk(x, k).values, "hard")
+    yield from ours(of_every_link(k))
+    yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
+    yield from ours({"topk_gates": lambda x: kofn.topk_gates(x, k)[0]})
+    yield alone("hard_topk", partial(kofn.hard_topk, k=k), "kofn")
+    yield alone("topk", lambda x: kofn.topk(x, k).values, "kofn")
 
 
 def _flat(function: Map) -> Map:

@@ -14,6 +14,7 @@ from kofn.commands.compare.table import Scores
 from kofn.commands.files import shortened
 from kofn.commands.results import INK, add_figures, entitled, json_bytes, picture, png
 from kofn.commands.results import table as shown_as
+from kofn.links.table import TABLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,16 +22,9 @@ if TYPE_CHECKING:
 FILES = ("compare.json", "compare.png")
 SHOWN, DRAWN = 7, 24  # most scores of the first row to show
 FAINT = "#8a8a8a"
-# Okabe and Ito's palette, as in the documentation; maps beyond this list get the rest.
-COLOURS = {
-    "logistic": "#0072B2",
-    "laplace": "#45A8E2",
-    "normal": "#009E73",
-    "exponential": "#D55E00",
-    "linear": "#222222",
-    "entmax": "#CC79A7",
-    "KSubset": "#B8860B",
-}
+COLOURS = {name: link.colour for name, link in TABLE.items() if link.colour}
+COLOURS["KSubset"] = "#B8860B"
+"""Okabe and Ito's palette, as in the documentation; maps beyond this list get the rest."""
 FURTHER = ("#7B5EA7", "#6B8E23", "#A0522D", "#708090")
 
 

@@ -29,8 +29,12 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
 
 
 def ship() -> None:
-    """Translate all of them again, for `make kernels`."""
-    from kofn.kernels.cpu.compiler import now, shipped
+    """Translate those again that have changed, for `make kernels`."""
+    from kofn.kernels.cpu.compiler import digests, now, shipped
 
     every = functions(layout.SERVED, (4, 8))
-    shipped.write({code.symbol: now.by_numba(code) for code in every})
+    kept = {code.symbol: known for code in every if (known := shipped.found(code))}
+    changed = [code for code in every if code.symbol not in kept]
+    new = {code.symbol: (digests.of_code(code), now.by_numba(code)) for code in changed}
+    shipped.write({**kept, **new})
+    print(f"{shipped.FILE}: {len(changed)} of {len(every)} functions translated")

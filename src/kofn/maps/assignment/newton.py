@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kofn import links
 from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
-from kofn.links import table
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open
 from kofn.operations.topk import THETA
@@ -136,11 +136,11 @@ def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array
     """Return F′ of each entry, for most links from the weights F; 0 where an entry is excluded."""
     xp = namespace(y)
     rest = 1 - weights
-    if link is table.logistic:
+    if link is links.logistic:
         return weights * rest
-    if link is table.laplace:
+    if link is links.laplace:
         return xp.minimum(weights, rest)
-    if hasattr(link.inner, "slope_at") and link is not table.normal:
+    if hasattr(link.inner, "slope_at") and link is not links.normal:
         inner: Any = link.inner.map_alpha(lambda alpha: alpha[..., None])
         inside = (weights > 0) & (rest > 0)
         return xp.where(inside, inner.slope_at(xp.where(inside, weights, 0.5), rest), 0.0)

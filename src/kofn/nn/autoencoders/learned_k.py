@@ -1,4 +1,4 @@
-"""The number of latents per token: fixed, from a schedule, or learned."""
+"""The number of latents per token, or of chosen entries: fixed, from a schedule, or learned."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ class LatentsPerToken(nn.Module):
     cast: the small steps of an optimizer would be lost in bfloat16.
     """
 
-    def __init__(self, k: Any, d_sae: int, jointly: bool, learned: bool, device: Any) -> None:
+    def __init__(
+        self, k: Any, d_sae: int, jointly: bool, learned: bool, device: Any, of: str = "d_sae"
+    ) -> None:
         super().__init__()
         self.d_sae, self.least = d_sae, 0.0 if jointly else 1.0
-        self.given: Any = _checked(k, d_sae, jointly, check_flag("learned_k", learned))
+        self.given: Any = _checked(k, d_sae, jointly, check_flag("learned_k", learned), of)
         if learned:
             # fully_shard needs at least one dimension.
             self.log = nn.Parameter(torch.empty(1, device=device, dtype=torch.float32))
@@ -56,20 +58,21 @@ class LatentsPerToken(nn.Module):
         return f"{self.given!r}" + (", learned" if self.log is not None else "")
 
 
-def _checked(k: Any, d_sae: int, jointly: bool, learned: bool) -> float | Callable[[Any], Any]:
+def _checked(k: Any, n: int, jointly: bool, learned: bool, of: str) -> float | Callable[[Any], Any]:
     low = 0.0 if jointly else 1.0
     sign = "(0" if jointly else "[1"
-    allowed = f"a number in {sign}, d_sae] (here d_sae = {d_sae})"
+    allowed = f"a number in {sign}, {of}] (here {of} = {n})"
     if callable(k):
         if learned:
             raise ValueError(f"k must be a number for learned_k=True; got {k!r}")
         at_start = k(0)
         check_number(
-            "k(0)", at_start, low=low, high=d_sae, strict=jointly, allowed=allowed, arrays=False
+            "k(0)", at_start, low=low, high=n, strict=jointly, allowed=allowed, arrays=False
         )
         scheduled: Callable[[Any], Any] = k
         return scheduled
     if not (jointly or learned):
-        whole = f"an integer in [1, d_sae] (here d_sae = {d_sae}), or a schedule"
-        return check_integer("k", k, whole, 1, d_sae)
-    return check_number("k", k, low=low, high=d_sae, strict=jointly, allowed=allowed, arrays=False)
+        return check_integer(
+            "k", k, f"an integer in [1, {of}] (here {of} = {n}), or a schedule", 1, n
+        )
+    return check_number("k", k, low=low, high=n, strict=jointly, allowed=allowed, arrays=False)

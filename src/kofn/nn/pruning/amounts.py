@@ -66,9 +66,8 @@ def _kept(amount: object, total: float, size: int, has_costs: bool) -> float:
     """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
     if isinstance(amount, Integral) and not isinstance(amount, bool):
         most = total * (1 if has_costs else size)
-        removed = check_number(
-            "amount", amount, low=0.0, high=most, allowed=f"an integer in [0, {most:g}]"
-        )
+        allowed = f"an integer in [0, {most:g}], or a share such as 0.95, a float"
+        removed = check_number("amount", amount, low=0.0, high=most, allowed=allowed)
         return total - (removed if has_costs else round(removed / size))
     allowed = "a share in [0, 1], a float, or an integer"
     share = check_number("amount", amount, low=0.0, high=1.0, allowed=allowed, arrays=False)

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from kofn.arrays.checks import check_choice
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.typing import LinkName
-from kofn.links import Link, table
+from kofn.links import Link, logistic, table
 from kofn.nn.pruning.amounts import kept_of, totals_of
 from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
 from kofn.nn.pruning.layout import Blocks, Groups, Layout, layout_of
@@ -119,7 +119,7 @@ def prune(
     link, layout = _fixed(table.resolve(link)), layout_of(pattern)
     if choice != "soft_topk" and isinstance(layout, Blocks):
         raise ValueError(f'choice={choice!r} needs pattern="n:m"')
-    if choice != "soft_topk" and link is not table.logistic:
+    if choice != "soft_topk" and link is not logistic:
         raise ValueError(f"choice={choice!r} has no link; leave link out, or use 'soft_topk'")
     schedule = schedule_of(schedule)
     targets = targets_of(model, exclude)

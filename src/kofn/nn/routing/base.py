@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,19 @@ from torch import Tensor, nn
 from kofn.arrays.checks import check_integer
 from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.state import Counting, SelectionBias, load_statistics, once
-from kofn.nn.routing.together import DEFAULT_GROUP, step_together
+from kofn.nn.routing.together import DEFAULT_GROUP, is_alone, step_together
 from kofn.nn.scheduled import check_schedule, temperature_at
+
+MOST = 1000
+"""Calls without a step after which a router says that it waits for one."""
+
+
+def _warn_of_steps() -> None:
+    warnings.warn(
+        f"a router with a balance or a schedule was called {MOST:,} times in training without a "
+        "step, so that neither moved; call nn.step_routers(model) after each optimizer.step()",
+        stacklevel=2,
+    )
 
 
 class RouterBase(Counting):
@@ -22,6 +34,8 @@ class RouterBase(Counting):
     """
 
     steps: Tensor
+    unstepped = 0
+    """Calls in training since the last step, where a step would move something."""
 
     def __init__(
         self,
@@ -76,6 +90,10 @@ class RouterBase(Counting):
         return found
 
     def _count(self, counts: Tensor) -> None:
+        if not torch.compiler.is_compiling():
+            calls = self.__dict__["unstepped"] = self.unstepped + 1  # not by a module's setattr
+            if calls == MOST and (self.balance is not None or callable(self.temperature)):
+                _warn_of_steps()
         counts = once(counts)
         self.add(counts)
         if isinstance(self.balance, SelectionBias):
@@ -103,6 +121,12 @@ def step_routers(module: nn.Module, process_group: Any = DEFAULT_GROUP) -> None:
         >>> hook = optimizer.register_step_post_hook(lambda *_: nn.step_routers(model))
     """
     routers = [each for each in module.modules() if isinstance(each, RouterBase)]
+    if not routers and is_alone(process_group):  # a stage of a pipeline may have none
+        warnings.warn(
+            f"nn.step_routers was given a {type(module).__name__} without routers; give it the "
+            "model that has them",
+            stacklevel=3,
+        )
     usual = {each: type(each).step is RouterBase.step for each in routers}
     step_together([each for each in routers if usual[each]], process_group, "nn.step_routers")
     for each in routers:

@@ -40,9 +40,13 @@ class DispatchPlan(NamedTuple):
         """
         check_tensors(hidden_states=hidden_states)
         if hidden_states.ndim != 2 or len(hidden_states) != len(self.kept):
+            tokens = hidden_states.shape[:-1].numel()
+            flat = hidden_states.ndim > 2 and tokens == len(self.kept)
             raise ValueError(
                 f"hidden_states must have shape [T, H] with T = {len(self.kept)}; "
                 f"got {tuple(hidden_states.shape)}"
+                + "; give their flatten(0, -2), as routers number tokens"
+                * flat
             )
         taken = torch.arange(len(self.tokens), device=self.tokens.device) < self.offsets[-1]
         # grouped_mm leaves the gradients of rows beyond the last group as it finds the memory.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from kofn.arrays.autodiff import moving
+from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.state import counts_of
 from kofn.nn.tensors import check_boolean, check_tensors
 
 
-def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = None) -> Tensor:
+def load_balancing_loss(
+    logits: Tensor, indices: Tensor, mask: Tensor | None = None, *, process_group: Any = None
+) -> Tensor:
     """Return E·Σ_e f_e·P_e: 1 if the load is even, more if an expert that is favoured gets more.
 
     f_e is the share of the choices that name expert e, without a gradient, and P_e the mean of
@@ -19,15 +25,23 @@ def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = N
         logits: [T, E], as the router returns them.
         indices: [T, k], the chosen experts.
         mask: boolean [T], or of a shape that flattens to it; False for padding.
+        process_group: take the loss of the tokens of all processes of this torch.distributed
+            group, all of which have to call it, in one message of 2·E + 1 numbers. So each expert
+            may be one for some kind of text that another process has. Every process gets the same
+            value, and its gradient is R times that of its own tokens, for R processes: their mean,
+            which DistributedDataParallel and fully_shard take, is the gradient of that value.
+            Where gradients are added up instead, divide the loss by R.
 
     Returns:
         A number, float32 for logits in half precision; E if every token goes to one expert. Add it
         to the loss with a weight such as 0.01. (The loss of transformers has k times this value.)
 
     Raises:
-        TypeError, ValueError: the indices are no integers; the shapes do not fit.
+        TypeError, ValueError: the indices are no integers; the shapes do not fit; no such group.
 
-    Source: Fedus, Zoph & Shazeer, "Switch Transformers" (2022).
+    Source: Fedus, Zoph & Shazeer, "Switch Transformers" (2022); Qiu et al., "Demons in the Detail:
+    On Implementing Load Balancing Loss for Training Specialized Mixture-of-Expert Models" (2025)
+    for all processes.
 
     Example:
         >>> import torch
@@ -42,7 +56,16 @@ def load_balancing_loss(logits: Tensor, indices: Tensor, mask: Tensor | None = N
     live = _live(logits, mask)
     num_experts = logits.shape[-1]
     counts = counts_of(indices, None if live is None else live[:, None], num_experts)
-    shares = _mean(_wide(logits).softmax(-1), live)
+    probabilities, processes = _wide(logits).softmax(-1), processes_of(process_group)
+    if processes is None:
+        shares = _mean(probabilities, live)
+    else:
+        total, tokens = _sum(probabilities, live)
+        number = total.new_tensor(tokens) if isinstance(tokens, int) else tokens.to(total.dtype)
+        parts = [counts.to(total.dtype), total.detach(), number[None]]
+        counts, every, number = processes.sum(torch.cat(parts)).split([num_experts] * 2 + [1])
+        number = number.clamp(min=1)
+        shares = every / number + moving(total * (processes.size / number))
     load = counts.to(shares.dtype) / counts.sum().clamp(min=1)
     return num_experts * (load * shares).sum()
 
@@ -78,10 +101,16 @@ def _wide(logits: Tensor) -> Tensor:
 
 def _mean(values: Tensor, live: Tensor | None) -> Tensor:
     """Return the mean over the live tokens; 0 if there is none."""
+    total, tokens = _sum(values, live)
+    return total / (max(1, tokens) if isinstance(tokens, int) else tokens.clamp(min=1))
+
+
+def _sum(values: Tensor, live: Tensor | None) -> tuple[Tensor, int | Tensor]:
+    """Return the sum over the live tokens, and their number."""
     if live is None:
-        return values.sum(0) / max(1, values.shape[0])
+        return values.sum(0), values.shape[0]
     live = live if values.ndim == 1 else live[:, None]
-    return values.masked_fill(~live, 0.0).sum(0) / live.sum().clamp(min=1)
+    return values.masked_fill(~live, 0.0).sum(0), live.sum()
 
 
 def _live(logits: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -27,8 +27,13 @@ class Processes:
             "pickled; save its state_dict()"
         )
 
+    @property
+    def size(self) -> int:
+        """Return the number of processes."""
+        return torch.distributed.get_world_size(self.group)
+
     def sum(self, number: Tensor) -> Tensor:
-        """Return the sum of a number without a gradient."""
+        """Return the sum over all processes, of numbers without a gradient."""
         total = number.clone()
         torch.distributed.all_reduce(total, group=self.group)
         return total
@@ -75,8 +80,11 @@ def group_of(group: Any) -> Any:
     """Return the process group of an argument `process_group`, which may be a mesh, or None."""
     if group is None:
         return None
+    kind = torch.distributed.ProcessGroup if torch.distributed.is_available() else ()
+    if isinstance(group, kind):  # asked first, for torch.compile takes it to have any attribute
+        return group
     found = group.get_group() if hasattr(group, "get_group") else group
-    if not (torch.distributed.is_available() and isinstance(found, torch.distributed.ProcessGroup)):
+    if not isinstance(found, kind):
         raise TypeError(
             "process_group must be None, a torch.distributed.ProcessGroup such as "
             f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension; got {group!r}"

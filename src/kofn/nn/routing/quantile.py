@@ -56,6 +56,8 @@ class ExpertBias(Tally):
         steps, name = state.pop(f"{prefix}net_steps", None), f"{prefix}bias"
         if steps is not None:
             state.setdefault(name, torch.zeros_like(steps, dtype=torch.float32))
+        if name not in state and "bias" in self._buffers:  # that of a linear layer
+            state[name] = torch.zeros(self.bias.shape)
         if isinstance(state.get(name), Tensor):  # with assign=True, it takes the place of the bias
             state[name] = state[name].float()
         super()._load_from_state_dict(state, prefix, *others)

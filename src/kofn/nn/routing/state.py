@@ -142,6 +142,15 @@ class SelectionBias(Counting):
         self.rate = rate
         self.register_buffer("net_steps", zero_counts(num_experts, device))
 
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        # The state of a linear layer has no bias, and that of quantiles has it in logits.
+        bias, name = state.pop(f"{prefix}bias", None), f"{prefix}net_steps"
+        if bias is not None and self.rate > 0:
+            state.setdefault(name, (bias / self.rate).round().to(torch.int64))
+        if name not in state:
+            state[name] = torch.zeros(self.net_steps.shape, dtype=torch.int64)
+        super()._load_from_state_dict(state, prefix, *others)
+
     def forward(self) -> Tensor:
         """Return the bias [num_experts] in float32."""
         n = self.net_steps.to(torch.float32)

@@ -38,8 +38,14 @@ def step_together(routers: Sequence[Any], process_group: Any, name: str) -> None
     for bias, load in zip(biases, loads, strict=True):
         bias.move(load)
     for each in routers:
+        each.unstepped = 0
         if callable(each.temperature):
             each.steps += 1
+
+
+def is_alone(process_group: Any) -> bool:
+    """Return whether a step goes by the tokens of this process alone."""
+    return _group(process_group) is None
 
 
 def _group(process_group: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -9,10 +10,13 @@ from typing import Any, Literal
 
 from transformers import monkey_patching
 
+from kofn.arrays.names import plain
 from kofn.arrays.typing import LinkName
 from kofn.integrations.transformers.routers import classes, table
 from kofn.links import Link
 from kofn.nn.routing.routing import JOINT, Routing
+
+logger = logging.getLogger("kofn.integrations")
 
 __all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
 
@@ -85,7 +89,7 @@ def patch_routers(
             warning; "soft" does, the others do not.
         inference_threshold: as there; it has to be True for "expert_choice" and "budget", because
             all these models are causal. The choice still sees later tokens in training.
-        verbose: print the patched classes.
+        verbose: log the patched classes, by the logger "kofn.integrations" at the level INFO.
 
     Returns:
         A context manager; when it is left, all is as it was before this call, also within another
@@ -128,7 +132,7 @@ def patch_routers(
     table.ACTIVE.update(patches)
     classes.serve(table.ACTIVE)
     if verbose:
-        print(_summary(models, options))
+        logger.info(_summary(models, options))
     return RouterPatch(patches)
 
 
@@ -180,7 +184,9 @@ def _check_groups(model: str, selection: str, balance: float | str | None) -> No
 def _check_names(models: tuple[str, ...]) -> None:
     for model in models:
         if model not in table.MODELS:
-            raise ValueError(f"models must be among {tuple(table.MODELS)}; got {model!r}")
+            own = [each for each in table.MODELS if plain(each) == plain(str(model))]
+            hint = f"; you may mean {own[0]!r}" if own else ""
+            raise ValueError(f"models must be among {tuple(table.MODELS)}; got {model!r}{hint}")
 
 
 def _check_free(stock: str) -> None:

@@ -25,7 +25,6 @@ from kofn.kernels.cpu.choice.search import (
     middle,
 )
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.rows.formulas import exponential
 from kofn.kernels.cpu.rows.frame import BLOCK, loop
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
@@ -36,6 +35,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     unordered,
     widest_vectors,
 )
+from kofn.kernels.cpu.runtime.words import exponential
 
 # A job, the integers that every thread on it reads: those of shares.py first. LABELS and G are 0
 # where there are none, OUT where nobody wants the weights. LEAST has the bits of a float: the

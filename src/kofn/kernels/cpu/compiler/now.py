@@ -9,38 +9,48 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from importlib.metadata import version
-from typing import Any
-
-import numpy as np
 
 from kofn.kernels.cpu.compiler import machine, shipped
+from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.code import PASS, Code
-
-_HOME = "kofn.kernels.cpu"
 
 
 def address(code: Code) -> int:
-    """Return the address of a function, compiled now."""
+    """Return the address of a function: in a library of other sources that has it as it is here,
+    else compiled now.
+    """
+    if library.is_stale():
+        from kofn.kernels.cpu.compiler import digests
+
+        kept = library.kept(code.symbol, digests.of_code(code))
+        if kept:
+            return kept
     _tell()
     return machine.load(machine.native(translated(code), code.symbol), code.symbol)
 
 
 def translated(code: Code) -> str:
     """Return the function as LLVM's intermediate code."""
-    return shipped.find(code.symbol) or by_numba(code)
+    return shipped.find(code) or by_numba(code)
+
+
+def digest(code: Code) -> str:
+    """Return the digest of a function as it is now; "" if nobody can tell."""
+    known = shipped.found(code)
+    if known is not None:
+        return known.digest
+    from kofn.kernels.cpu.compiler import digests
+
+    return digests.of_code(code)
 
 
 def by_numba(code: Code) -> str:
     """Return the same, translated now: many seconds."""
+    from kofn.kernels.cpu.compiler.digests import made
     from kofn.kernels.cpu.compiler.translate import translated
 
-    function = getattr(import_module(f"{_HOME}.{code.module}"), code.name)
-    options: dict[str, Any] = {"error_model": "numpy"}
-    if code.kind is not None:
-        function = function(code.kind, np.dtype(code.number).type)
-        options = import_module(f"{_HOME}.rows.frame").OPTIONS
+    function, options = made(code)
     return translated(function, code.takes, code.returns, code.symbol, options)
 
 
@@ -72,7 +82,7 @@ def require_numba() -> None:
     if NUMBA[0] <= release <= NUMBA[1]:
         return
     try:
-        by_numba(Code("rows.loops", "total", PASS, kind=0, number="f4"))
+        by_numba(Code("rows.value_loops", "total", PASS, kind=0, number="f4"))
     except Exception as error:
         (_, first), (_, last) = NUMBA
         warnings.warn(

@@ -10,8 +10,9 @@ import numpy as np
 from numba.extending import intrinsic
 
 from kofn.kernels.contract import BOUNDED
-from kofn.kernels.cpu.rows.formulas import deleted, density, prepare, reach, shifted, tail, unit
+from kofn.kernels.cpu.rows.formulas import deleted, density, prepare, shifted, tail, unit
 from kofn.kernels.cpu.runtime.vector_math import inline, real
+from kofn.kernels.cpu.runtime.words import reach
 
 
 @intrinsic

@@ -11,14 +11,13 @@ from math import prod
 from typing import Any
 
 from kofn.arrays.typing import Array
-from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, kind_of
+from kofn.kernels.contract import kind_of, with_formula
 from kofn.kernels.cpu.runtime import native, pool
 from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.links.link import Link
 
-SERVED = (LOGISTIC, LAPLACE, NORMAL, LINEAR, SQUARE)
-"""The noises that have a branch in noise_loops.py; every other number is taken for the last."""
+SERVED = with_formula("noise")
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:

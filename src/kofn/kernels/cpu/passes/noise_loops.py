@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, SQUARE
-from kofn.kernels.cpu.rows.formulas import exponential
 from kofn.kernels.cpu.rows.frame import BLOCK, loop
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, served
 from kofn.kernels.cpu.runtime.vector_math import (
     inline,
     log,
-    normal_tail,
-    quotient,
     real,
     widest_vectors,
 )
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES, by_kind
 
 # A job, the integers that every thread on it reads: shares.py's first. Numbers of nodes
 # are (nodes, rows), numbers of entries (rows, n).
 N, NODES, Y, AT, MASS, TOTAL, V, OUT = range(4, 12)
 WORDS = 12
+
+
+noise = by_kind(OF_ENTRIES, "noise", "z")
 
 
 @inline
@@ -41,32 +41,7 @@ def tail_and_hazard(kind, z):
 
     The first is the smaller tail: 1 − t would lose the sum of many small t.
     """
-    zero, one, half = real(z, 0.0), real(z, 1.0), real(z, 0.5)
-    size, upper = abs(z), z > zero
-    if kind == LOGISTIC:
-        e = exponential(-size)
-        r = quotient(one, one + e)
-        t = e * r
-        h = t if upper else r
-    elif kind == LAPLACE:
-        t = half * exponential(-size)
-        h = quotient(t, one - t) if upper else one
-    elif kind == LINEAR or kind == SQUARE:
-        base = z if kind == LINEAR else half * z
-        inside = base > real(z, 1e-35) and base < one
-        h = quotient(one, base if inside else one) if inside else zero
-        base = min(max(base, zero), one)
-        rest = one - base
-        upper = (base if kind == LINEAR else base * base) > half
-        if kind == LINEAR:
-            t = rest if upper else base
-        else:
-            t = rest * (one + base) if upper else base * base
-    else:
-        t, density = normal_tail(size)
-        cdf = one - t if upper else t
-        some = cdf > real(z, 1e-37)
-        h = quotient(density, cdf if some else one) if some else zero
+    t, upper, h = noise(kind, z)
     known = z == z
     signed = -max(t, real(z, 1e-37)) if upper else t  # the sign of 0 would be lost
     return signed if known else z, h if known else z

@@ -17,8 +17,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import EXPONENTIAL, LINEAR, SQUARE
-from kofn.kernels.cpu.rows.answer_formulas import expm2, farthest
-from kofn.kernels.cpu.rows.formulas import _base, deleted, distance, exponential, far
+from kofn.kernels.cpu.rows.formulas import deleted, distance
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.interleaved import BLOCK as ABREAST
 from kofn.kernels.cpu.rows.layout import COTANGENT, LANE, LANES, PLANES, SCORE
@@ -33,6 +32,7 @@ from kofn.kernels.cpu.runtime.vector_math import (
     where_positive,
     widest_vectors,
 )
+from kofn.kernels.cpu.runtime.words import expm2, exponential, far, farthest
 
 
 @inline
@@ -46,7 +46,7 @@ def bent(kind, x, hi, lo, per_t, rise):
         u = min(z - one, zero)
         p, bend = exponential(u), half * u * u
         return (p if playing else zero), (bend if playing else zero)
-    base = z if kind == LINEAR else _base(kind, z, rise)
+    base = z if kind == LINEAR else (half if kind == SQUARE else rise) * z
     inside = playing and base > zero and base < one
     b = max(base, real(x, 1e-35)) if inside else one
     u = -log(b)

@@ -5,6 +5,7 @@ For a loss `out` holds the weights before it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,17 @@ def logs(kind: int, number: Any) -> Pass:
         hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
         for i in range(n):
             answers[i] = logged(kind, scores[i], hi_, lo_, per_t_, rise_)
+
+    return one_pass
+
+
+def logs_of_weights(kind: int, number: Any) -> Pass:
+    """Write log p over the weights p of a row without an equation: these are exact."""
+
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
+        weights = carray(pointer(out), n, number)
+        for i in range(n):
+            weights[i] = math.log(np.float64(weights[i]))
 
     return one_pass
 

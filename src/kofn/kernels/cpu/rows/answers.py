@@ -166,20 +166,6 @@ def _closed(row, hi, labelled, label):
 
 
 @plain
-def logarithms(group, lanes):
-    """Write log p over the weights."""
-    for r in range(group.count):
-        row, hi = nth(group, r), lanes.hi[r]
-        if abs(hi) < math.inf:
-            per_t, alpha = 1 / lanes.temperature[r], lanes.alpha[r]
-            pass_over(row, layout.LOG, hi, lanes.lo[r], per_t, alpha, 0.0)
-            continue
-        for i in range(row.n):
-            p = load(row.out, i, row.size)
-            store(row.out, i, row.size, math.log(p))
-
-
-@plain
 def log_cotangents(group, lanes, of_alpha):
     """Write the cotangents of the scores; leave T's, or NaN in a row left to the reference.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.formulas import edge, side_logs
+from kofn.kernels.cpu.rows.formulas import side_logs
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     OPEN,
@@ -121,26 +121,6 @@ def _close_back(row, lanes):
     if hi != hi:
         return hi, hi
     return (total / top if hi > 0 and top > 0 and k <= top else 0.0), 0.0
-
-
-@plain
-def value(row, lanes):
-    """(S_k = kθ + TΣG(z), its slope in T) of a row whose threshold is known.
-
-    Of G = z + rest, far up, z is taken out of the sum: many scores far up and a k that is nearly as
-    large would leave a small difference of large numbers.
-    """
-    r = row.lane
-    hi, lo, k, temperature = lanes.hi[r], lanes.lo[r], lanes.k[r], lanes.temperature[r]
-    if hi != hi:
-        return hi, hi
-    if abs(hi) < math.inf:
-        sums = pass_over(row, layout.INTEGRATE, hi, lo, 1 / temperature, lanes.alpha[r], 0.0)
-        theta = hi + lo - temperature * edge(row.kind, lanes.alpha[r])
-        return (k - sums[1]) * theta + sums[2] + temperature * sums[0], sums[3]
-    sums = pass_over(row, layout.TOTAL, 0.0, 0.0, 0.0, 0.0, 0.0)
-    chosen = sums[0] if hi < 0 else 0.0
-    return (math.inf if sums[1] > 0 and k > 0 else chosen), 0.0
 
 
 @plain

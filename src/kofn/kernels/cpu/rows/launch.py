@@ -20,10 +20,10 @@ from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
+from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
 from kofn.kernels.cpu.runtime.layout import (
-    ANSWERS,
     CHUNK,
     COPIED,
     COTANGENTS,
@@ -44,6 +44,7 @@ FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
 COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
+ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
 """The work of threads on rows; `passes_of` says which passes each calls."""
@@ -62,13 +63,15 @@ def pass_code(module: str, name: str, kind: int, size: int) -> Code:
 
 
 def passes_of(
-    code: Code, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
+    code: Code | Answer, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
     of_alpha: bool = False,
 ) -> list[Code]:  # fmt: skip
     """The passes over rows of n that `code` calls, in the order of their places in memory.
 
     Without `in_rows`, the cotangents of k and T are not wanted; α's is with `of_alpha`.
     """
+    if isinstance(code, Answer):
+        return code.codes(kind, size)
     short = n <= layout.SHORT
     names: tuple[str, ...]
 
@@ -82,14 +85,12 @@ def passes_of(
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
     if code is LOGS:
-        passes = each("answer_loops", layout.LOG_BACKWARD if cotangent else layout.LOGS)
+        passes = each("answer_loops", layout.LOG_BACKWARD)
         return passes + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
     if code is FORWARD:
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
-    elif cotangent:
-        names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
     else:
-        names, short = layout.VALUE, False
+        names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
     instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
     if not short:
         instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
@@ -102,10 +103,12 @@ def passes_of(
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that rows need, for links by number and bytes per number."""
-    needed, ways = [*WORK, ASSIST], itertools.product((False, True), repeat=2)
+    needed, ways = [*WORK, ANSWER, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
         for n in (layout.SHORT, layout.SHORT + 1):
             needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
+    for each, kind in itertools.product(ANSWERS, kinds):
+        needed += each.codes(kind, size)
     return needed
 
 
@@ -160,7 +163,7 @@ def values(x: Array, theta: Array, k: Number, temperature: Number, link: Link) -
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty(x, (2, *x.shape[:-1]))
-    deal(AFTER, memory, link, x, k, temperature, theta, two=out)
+    deal(VALUE, memory, link, x, k, temperature, theta, two=out)
     return out
 
 
@@ -200,7 +203,7 @@ def logarithms(
     """The weights, packed, overwritten with their logarithms."""
     memory = memory_of(x)
     x = memory.packed(x)
-    deal(LOGS, memory, link, x, k, temperature, theta, out=weights)
+    deal(LOG_WEIGHTS, memory, link, x, k, temperature, theta, out=weights)
     return weights
 
 
@@ -209,7 +212,7 @@ def log_weights(x: Array, k: Number, temperature: Number, link: Link) -> tuple[A
     memory = memory_of(x)
     x = memory.packed(x)
     out, theta = memory.empty_like(x), memory.empty(x, (2, *x.shape[:-1]))
-    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOGS)
+    lost = deal(FORWARD, memory, link, x, k, temperature, theta, out=out, then=LOG_WEIGHTS)
     return out, theta, lost
 
 
@@ -244,7 +247,7 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=512)
 def plan_of(
-    code: Code, kind: int, size: int, n: int, cotangent: bool, answer: bool,
+    code: Code | Answer, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
@@ -255,14 +258,15 @@ def plan_of(
         GRAIN if size == single else HALF_GRAIN,
         room if n <= layout.SHORT else layout.HEAD,
     )
-    return planned(code, each, n, group, grain, room, begun)
+    run = ANSWER if isinstance(code, Answer) else code
+    return planned(run, each, n, group, grain, room, begun)
 
 
 def planned(
     code: Code, passes: list[Code], n: int, group: int, grain: int, room: int, begun: int
 ) -> Plan:
     """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
-    addresses = np.array([*map(native.address, passes)], np.int64)
+    addresses = np.array([*map(native.address, passes), 0], np.int64)
     chunk = max(group, grain // n // group * group)
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
@@ -271,7 +275,7 @@ def planned(
 
 
 def deal(
-    code: Code,
+    code: Code | Answer,
     memory: Memory,
     link: Link,
     x: Array,
@@ -283,7 +287,7 @@ def deal(
     two: Array | None = None,
     labels: Array | None = None,
     likely: bool = False,
-    then: Code | None = None,
+    then: Answer | None = None,
     three: Array | None = None,
     costs: tuple[Any, int, Any] | None = None,
     planning: Callable[..., Plan] = plan_of,
@@ -319,7 +323,7 @@ def deal(
     room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
     width = plan.width if room is None else room.width
     # One thread leads, others take parts for it.
-    together = crew > count and n > PART and len(plan.passes) > 0
+    together = crew > count and n > PART and plan.passes[0] != 0
     apart = 1 if together else crew
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
@@ -390,7 +394,7 @@ def _job_of_halves(
 @lru_cache(maxsize=512)
 def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
     """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
-    arrays = zip((SCORES, COTANGENTS, ANSWERS), sizes, strict=True)
+    arrays = zip((SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
     places = (in_slot(which) if each == 2 else each * n for which, each in arrays)
     per_row = [4] * (layout.LABELS - layout.HI)
     return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED))

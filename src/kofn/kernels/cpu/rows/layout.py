@@ -7,27 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import (
-    EXPONENTIAL,
-    LAPLACE,
-    LINEAR,
-    LOGISTIC,
-    NORMAL,
-    POWER,
-    SQUARE,
-)
+from kofn.kernels.contract import with_formula
 from kofn.kernels.cpu.runtime.layout import SUMS
 
-SERVED = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function of formulas.py. A bounded one counts z from where
-its weights end at exactly 0, as in kofn/links/bounded.py.
-"""
-
-LOGARITHMS = (LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links that have a branch in each function of answer_formulas.py."""
-
-KNOWS_OMEGA = (LOGISTIC, LAPLACE, EXPONENTIAL, LINEAR, SQUARE, POWER)
-"""The links whose Ω is in answer_formulas.py, so that soft targets need no array code."""
+SERVED = with_formula("tail", "density", "integral", "quantile")
+LOGARITHMS = with_formula("logarithm", "hazard")
+KNOWS_OMEGA = with_formula("omega")
+"""The links whose Ω compiled code has, so that soft targets need no array code."""
 
 LANES = 16
 
@@ -83,7 +69,6 @@ FORWARD = (
     "mend",
 )
 BACKWARD = ("weigh", "slope", "centre", "close_back")
-VALUE = ("integrate", "total")
 IN_ALPHA, IN_ALPHA_ABREAST = ("bend",), ("bend_abreast",)
 LOG_IN_ALPHA, LOSS_IN_ALPHA = ("log_bend",), ("tilt", "target_tilt")
 """The last passes if the cotangent of α is wanted: see alpha_loops.py."""
@@ -91,17 +76,18 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
-INTEGRATE, TOTAL = range(len(VALUE))
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
-LOGS, LOG_BACKWARD = ("logs",), ("log_weigh", "log_slope", "lever")
+LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
-LOG = 0
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
+
+# The functions of an answer of passes.py.
+ENTRIES, SETTLED, ROW = range(3)
 
 # The same for rows abreast, which are copied there and back.
 FORWARD_ABREAST = (*FORWARD, "bring", "give")
@@ -109,8 +95,8 @@ BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
 BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
-BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre", "integrate"}
-BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "logs", "log_weigh", "log_slope"}
+BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
+BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

@@ -18,7 +18,6 @@ from kofn.kernels.cpu.rows.formulas import (
     deleted,
     distance,
     evaluated,
-    integral,
     prepare,
     sloped,
     unit,
@@ -264,51 +263,6 @@ def centre(kind: int, number: Any) -> Pass:
         return u - centred(kind, x, hi, lo, per_t, rise, mean) * per_t, ()
 
     return pass_of(number, entry, writes=True)
-
-
-def integrate(kind: int, number: Any) -> Pass:
-    """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
-    infinity = number(math.inf)
-
-    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, e):
-        widest_vectors()
-        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
-        hi_, lo_, per_t_, rise_ = number(hi), number(lo), number(per_t), number(alpha - 1)
-        zero, one = number(0), number(1)
-        for start in range(0, n, BLOCK):
-            block = scores[start : start + BLOCK]
-            rest, count, above, entropy = zero, zero, zero, zero
-            for i in range(block.size):
-                v = block[i]
-                z = distance(v, hi_, lo_, per_t_)
-                playing = not deleted(v)
-                finite = abs(z) < infinity and playing
-                part, is_up, change = integral(kind, z if finite else zero, rise_)
-                up = is_up if finite else z > zero and playing
-                rest += part if finite else zero
-                count += one if up else zero
-                above += v if up else zero
-                entropy += change if finite else zero
-            into[0] += rest
-            into[1] += count
-            into[2] += above
-            into[3] += entropy
-
-    return one_pass
-
-
-def total(kind: int, number: Any) -> Pass:
-    """The sum of the scores in play, #(+inf)."""
-    infinity = number(math.inf)
-
-    def one_pass(x, g, out, n, sums, hi, lo, per_t, alpha, rest):
-        scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
-        for i in range(n):
-            v = scores[i]
-            into[0] += np.float64(v) if abs(v) < infinity and not deleted(v) else 0.0
-            into[1] += 1.0 if v == infinity else 0.0
-
-    return one_pass
 
 
 def close_back(kind: int, number: Any) -> Pass:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, logarithms, losses
-from kofn.kernels.cpu.rows.backward import cotangents, in_alphas, value
+from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, losses
+from kofn.kernels.cpu.rows.backward import cotangents, in_alphas
 from kofn.kernels.cpu.rows.forward import weights
-from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, store_all
+from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, pass_over, store_all
 from kofn.kernels.cpu.rows.search_lanes import begin_all
-from kofn.kernels.cpu.runtime.intrinsics import fetch_add, pointer
+from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer
 from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.split_row import leaving, plain
 
@@ -46,21 +48,37 @@ def forward(job, own, first, last, alpha):
 def after(job, own, first, last, alpha):
     """From a known θ, write two numbers of each row.
 
-    They are the cotangents of k and T, with cotangents, and the scores' go where an answer goes,
-    α's to their place if there is one; else S_k and its slope in T.
+    They are the cotangents of k and T; the scores' go where an answer goes, α's to their place if
+    there is one.
     """
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
     for start in range(first, last, words[layout.TOGETHER]):
         group = _searched(words, own, start, last, alpha)
-        if words[layout.G]:
-            cotangents(group, lanes)
-            if words[layout.THREE]:
-                in_alphas(group, lanes)
-        else:
-            for r in range(group.count):
-                lanes.in_k[r], lanes.in_t[r] = value(nth(group, r), lanes)
+        cotangents(group, lanes)
+        if words[layout.THREE]:
+            in_alphas(group, lanes)
         _write_two(words, own, start, group.count)
+
+
+@on_rows
+def answer(job, own, first, last, alpha):
+    """From a known θ, do a pass of passes.py; write the two numbers of each row, if it has any."""
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes = carray(pointer(own), 1, layout.LANE)[0]
+    of_row = carray(pointer(words[layout.PASSES]), layout.ROW + 1, np.int64)[layout.ROW]
+    for start in range(first, last, words[layout.TOGETHER]):
+        group = _searched(words, own, start, last, alpha)
+        for r in range(group.count):
+            row, k, each_alpha = nth(group, r), lanes.k[r], lanes.alpha[r]
+            hi, lo, temperature = lanes.hi[r], lanes.lo[r], lanes.temperature[r]
+            which = layout.ENTRIES if abs(hi) < math.inf else layout.SETTLED
+            sums = pass_over(row, which, hi, lo, 1 / temperature, each_alpha, k)
+            if of_row:
+                call(of_row, 0, 0, 0, row.n, row.sums, hi, lo, temperature, each_alpha, k)
+                lanes.in_k[r], lanes.in_t[r] = sums[0], sums[1]
+        if of_row:
+            _write_two(words, own, start, group.count)
 
 
 @on_rows
@@ -95,20 +113,14 @@ def compare(job, own, first, last, alpha):
 
 @on_rows
 def logs(job, own, first, last, alpha):
-    """From a known θ, write log p over the weights of rows.
-
-    With cotangents of these, write the cotangents of the scores, and of T.
-    """
+    """From a known θ and cotangents of log p, write those of the scores, and of T."""
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
     for start in range(first, last, words[layout.TOGETHER]):
         group = _searched(words, own, start, last, alpha)
-        if words[layout.G]:
-            if log_cotangents(group, lanes, words[layout.THREE] != 0):
-                fetch_add(job + 8 * layout.GIVEN_UP, 1)
-            _write_two(words, own, start, group.count)
-        else:
-            logarithms(group, lanes)
+        if log_cotangents(group, lanes, words[layout.THREE] != 0):
+            fetch_add(job + 8 * layout.GIVEN_UP, 1)
+        _write_two(words, own, start, group.count)
 
 
 @plain

@@ -1,7 +1,8 @@
 """The library of compiled kernels: one file for a platform, made when the package is built.
 
 It has every function once for each level of a processor that it serves, and is used if it was made
-of the sources that are here. `make library` makes it in a checkout.
+of the sources that are here. Where sources have changed since, it serves the functions whose digest
+is as it was (`kept`), in processes that have Numba to tell. `make library` makes it in a checkout.
 """
 
 from __future__ import annotations
@@ -38,10 +39,23 @@ def address(symbol: str) -> int:
     return _address(library, name_of(symbol, _level(library)))
 
 
-def address_of_data(symbol: str) -> int:
-    """Return where something is that the library has once."""
-    library = found()
-    return 0 if library is None else _address(library, symbol)
+def kept(symbol: str, digest: str) -> int:
+    """Return where a function is in a library of other sources, or 0 if it is another one there."""
+    library = _loaded()
+    if library is None or not digest or _digests(library).get(symbol) != digest:
+        return 0
+    level = _level(library)
+    return _address(library, name_of(symbol, level)) if level in _levels(library) else 0
+
+
+@cache
+def _digests(library: ctypes.CDLL) -> dict[str, str]:
+    """Return the digest of each function that a library has, by symbol."""
+    try:
+        lines = _text(library, "kofn_functions").splitlines()
+    except AttributeError:  # of a library that was made before it had them
+        return {}
+    return dict(line.split(" ") for line in lines)
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
@@ -67,6 +81,13 @@ def is_stale() -> bool:
     """Return whether there is a library that was made of other sources."""
     library = _loaded()
     return library is not None and not is_of_these_sources(library)
+
+
+def stale(name: str, digest: str) -> ctypes.CDLL | None:
+    """Return a library of other sources, if it has this digest by this name."""
+    library = _loaded() if is_stale() else None
+    known = library is not None and hasattr(library, name) and _text(library, name) == digest
+    return library if known else None
 
 
 def why_none() -> str:

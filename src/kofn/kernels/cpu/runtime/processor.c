@@ -1,5 +1,7 @@
 /* Which level of x86-64 the processor has and the system lets programs use: 1 to 4; 0 elsewhere. */
 
+#include "functions.h"
+
 #ifdef _WIN32
 #define PUBLIC __declspec(dllexport)
 #else
@@ -54,6 +56,9 @@ PUBLIC int kofn_level(void) { return 0; }
 
 #endif
 
-/* A digest of the files that the library was made of, and the levels that it has. */
+/* A digest of the files that the library was made of, the functions that it has, a line each with
+   a digest of its own, one of what the handler is made of, and the levels. */
 PUBLIC const char kofn_sources[] = KOFN_SOURCES;
+PUBLIC const char kofn_handler[] = KOFN_HANDLER;
+PUBLIC const char kofn_functions[] = KOFN_FUNCTIONS;
 PUBLIC const char kofn_levels[] = KOFN_LEVELS;

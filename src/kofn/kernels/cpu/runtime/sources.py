@@ -25,11 +25,17 @@ def sources(*kinds: str) -> str:
     files = [file for kind in kinds for file in sorted((KERNELS / "cpu").rglob(kind))]
     read = {file: file.read_bytes() for file in files}
     ours = (data for file, data in read.items() if counts(file, data))
-    shared = ((KERNELS / name).read_bytes() for name in ("contract.py", "constants.py"))
-    return digest(*shared, *ours)
+    return digest(*(file.read_bytes() for file in shared()), *ours)
+
+
+def shared() -> list[Path]:
+    """Return the files of other rooms that compiled code depends on."""
+    names = "kernels/contract.py", "kernels/constants.py", "arrays/kinds.py"
+    links = sorted((KERNELS.parent / "links").glob("*.py"))
+    return [*(KERNELS.parent / name for name in names), *links]
 
 
 def counts(file: Path, data: bytes) -> bool:
     """Return whether compiled code depends on a file."""
     compiled = any(mark in data for mark in (b"from numba", b"@plain\n", b"@inline\n"))
-    return compiled or file.suffix == ".c" or file.name in ("layout.py", "machine.py")
+    return compiled or file.suffix == ".c" or file.name in ("layout.py", "machine.py", "code.py")

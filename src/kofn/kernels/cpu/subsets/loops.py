@@ -12,10 +12,11 @@ import math
 import numpy as np
 from numba import njit
 
-from kofn.kernels.cpu.rows.formulas import distance, reach
+from kofn.kernels.cpu.rows.formulas import distance
 from kofn.kernels.cpu.rows.frame import loop
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, quotient, real, widest_vectors
+from kofn.kernels.cpu.runtime.words import reach
 from kofn.kernels.cpu.subsets.layout import LANES, TOGETHER
 
 each = njit(error_model="numpy", nogil=True, fastmath={"contract"})

@@ -113,7 +113,8 @@ static int of_knapsack(Word task) {
 }
 
 static int of_rows(Word task) {
-  return task == CALL_FORWARD || task == CALL_AFTER || task == CALL_COMPARE || task == CALL_LOGS;
+  return task == CALL_FORWARD || task == CALL_AFTER || task == CALL_COMPARE || task == CALL_LOGS ||
+         task == CALL_AT_THETA;
 }
 
 /* Write the arrays of rows to their job; they stand as threshold/jax_operators.py has them. */

@@ -9,14 +9,15 @@ from kofn.kernels.cpu.knapsack.layout import WORDS
 SYMBOL = "kofn_xla_table"
 CALLOC, FREE, FORWARD, AFTER, COMPARE, LOGS, ASSIST, SINGLE, DOUBLE = range(9)
 MISSING, MEMORY, FAILED, KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE = range(9, 16)
-RUN = 16
+AT_THETA = 16
+RUN = 32
 """From here on, by task: what its threads run."""
-FINISH = 32
+FINISH = 64
 """From here on, by task: what solves the rows that a kernel gave up on."""
-PASSES = 48
+PASSES = 96
 TABLE = 1024
 
-OF_ROWS = FORWARD, AFTER, COMPARE, LOGS
+OF_ROWS = FORWARD, AFTER, COMPARE, LOGS, AT_THETA
 """The tasks with the job of rows/layout.py."""
 OF_KNAPSACKS = KNAPSACK, KNAPSACK_BACK, FILL_SINGLE, FILL_DOUBLE
 """The tasks with the job of knapsack/layout.py: the same with more words."""

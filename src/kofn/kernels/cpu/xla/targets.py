@@ -19,18 +19,19 @@ from kofn.kernels.cpu.knapsack import launch as knapsack_launch
 from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
-from kofn.kernels.cpu.runtime import library, native
+from kofn.kernels.cpu.rows.passes import LOG_WEIGHTS, Answer
+from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 from kofn.kernels.cpu.subsets.layout import room_of_sums
-from kofn.kernels.cpu.xla import layout
+from kofn.kernels.cpu.xla import header, layout
 
 ROWS = "kofn_rows"
 """The handler's name in programs."""
 
-_LIBRARY = library.found()
+_LIBRARY = header.found()
 if _LIBRARY is None:  # handler.c is nowhere else
     raise ImportError("there is no library of compiled kernels", name=missing.LIBRARY)
 
@@ -131,7 +132,7 @@ class Call(NamedTuple):
     """
 
     task: int
-    code: Code  # of the task
+    code: Code | Answer  # of the task
     takes: str
     gives: str
     sixth: int | None = None  # the kind of the sixth argument
@@ -147,7 +148,9 @@ CALLS = {
     "threshold": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r"),
     "weights": Call(layout.FORWARD, launch.FORWARD, "x, k, t", "hi r, lo r, p n"),
     "cotangents": Call(layout.AFTER, launch.AFTER, *_MOVED, layout.ENTRIES),
-    "logarithms": Call(layout.LOGS, launch.LOGS, f"{_AFTER}, p", "log n", layout.ANSWER, {5: 0}),
+    "logarithms": Call(
+        layout.AT_THETA, LOG_WEIGHTS, f"{_AFTER}, p", "log n", layout.ANSWER, {5: 0}
+    ),
     "log_cotangents": Call(layout.LOGS, launch.LOGS, *_MOVED, layout.ENTRIES),
     "losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.ENTRIES, {6: 0}),
     "label_losses": Call(layout.COMPARE, launch.COMPARE, *_COMPARED, layout.LABELS, {6: 0}),
@@ -226,6 +229,7 @@ _RUNS = {
     layout.AFTER: launch.AFTER,
     layout.COMPARE: launch.COMPARE,
     layout.LOGS: launch.LOGS,
+    layout.AT_THETA: launch.ANSWER,
     layout.KNAPSACK: knapsack_launch.FORWARD,
     layout.KNAPSACK_BACK: knapsack_launch.BACKWARD,
     layout.FILL_SINGLE: knapsack_launch.fill_of(4),

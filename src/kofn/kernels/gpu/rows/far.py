@@ -10,11 +10,10 @@ from kofn.kernels.gpu.rows.formulas import (
     INF,
     LOG2_E,
     NORMAL,
-    PER_ROOT_2_PI,
     is_capped,
-    mills,
 )
 from kofn.kernels.gpu.rows.loops import entries, scores
+from kofn.kernels.gpu.rows.words import PER_ROOT_2_PI, mills
 
 
 @triton.jit

@@ -25,11 +25,11 @@ from kofn.kernels.gpu.rows.formulas import (
     TINY,
     edge,
     has_two_tails,
-    inverse,
     is_bounded,
     is_capped,
     quantile,
 )
+from kofn.kernels.gpu.rows.words import inverse
 
 ROUNDS = tl.constexpr(128)  # evaluations before the search ends wherever it is
 FAINT = tl.constexpr(constants.FAINT_SINGLE)

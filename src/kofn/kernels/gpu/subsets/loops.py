@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from kofn.kernels import contract
-from kofn.kernels.gpu.rows.formulas import DELETED, INF, LOG2_E, inverse
+from kofn.kernels.gpu.rows.formulas import DELETED, INF
+from kofn.kernels.gpu.rows.words import LOG2_E, inverse
 
 LOG_COUNT = tl.constexpr(contract.LOG_COUNT)
 TAILS = tl.constexpr(contract.TAILS)

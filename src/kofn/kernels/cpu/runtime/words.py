@@ -1,0 +1,193 @@
+"""The words of links' formulas in compiled code, and the formulas of all links by `kind`.
+
+`kofn/links` has the formulas, in the words of `links/vocabulary.py`. `by_kind` makes one function
+of those of a name; `kind` is a constant wherever it is called, so each call keeps one branch.
+(Tests: test_kernels.py.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from kofn.kernels.contract import KINDS
+from kofn.kernels.cpu.runtime.vector_math import (
+    _OPTIONS,
+    LOG2_E,
+    exp2,
+    inline,
+    log,
+    log1p,
+    mills,
+    normal_tail,
+    power,
+    quotient,
+    real,
+)
+from kofn.links.targets import Chosen, Target, restated
+from kofn.links.vocabulary import KINK
+
+
+def far(z: Any) -> Any:
+    """The bound of z: 2^±far and their quotient by a moderate 2^δ are normal numbers."""
+
+
+@overload(far, jit_options={"forceinline": True})
+def _(z):
+    limit = np.float32(125) if z == types.float32 else 1010.0
+    return lambda z: limit
+
+
+def reach(z: Any) -> Any:
+    """Beyond it the exponential links' F′ would be subnormal, and is 0."""
+
+
+@overload(reach, jit_options={"forceinline": True})
+def _(z):
+    limit = np.float32(86) if z == types.float32 else 700.0
+    return lambda z: limit
+
+
+def kink(z: Any) -> Any:
+    """The distance above F = 1 up to which the slope is from below: see `links/safe_math.py`."""
+
+
+@overload(kink, jit_options={"forceinline": True})
+def _(z):
+    room = np.float32(KINK * 2.0**-23) if z == types.float32 else KINK * 2.0**-52
+    return lambda z: room
+
+
+@inline
+def exponential(z):
+    """e^z for z ≤ 0, 0 where it would be subnormal. Octaves are cut to `far`, not z."""
+    octaves = z * real(z, LOG2_E)
+    return exp2(max(octaves, -far(z))) if octaves > -far(z) else real(z, 0.0)
+
+
+@inline
+def exponential_in_reach(z):
+    """e^z where it is a normal number."""
+    return exp2(z * real(z, LOG2_E))
+
+
+@inline
+def log_chance(q):
+    """log q: that of a subnormal q is not known."""
+    return log(max(q, real(q, 1e-30)))
+
+
+@inline
+def divided(a, b):
+    return a / b
+
+
+@inline
+def log_rest(small):
+    """log(1 − s) for 0 ≤ s ≤ ½: as in `log1p`, the rounding of 1 − s cancels."""
+    zero, one = real(small, 0.0), real(small, 1.0)
+    u = one - small
+    rounded = one - u
+    return log(u) * quotient(small, rounded) if rounded > zero else -small
+
+
+def expm2(u: Any) -> Any:
+    """e^u − 1 − u for −0.7 ≤ u ≤ 0, by its series."""
+
+
+@overload(expm2, jit_options=_OPTIONS)
+def _(u):
+    number = np.float32 if u == types.float32 else np.float64
+    c0, c1, c2, c3, c4, c5, c6, c7, c8 = (number(1 / math.factorial(j + 2)) for j in range(9))
+    d0, d1, d2, d3, d4, d5, d6, d7 = (number(1 / math.factorial(j + 11)) for j in range(8))
+
+    def single(u):
+        q = c4 + u * (c5 + u * (c6 + u * (c7 + u * c8)))
+        return u * u * (c0 + u * (c1 + u * (c2 + u * (c3 + u * q))))
+
+    def double(u):
+        q = d0 + u * (d1 + u * (d2 + u * (d3 + u * (d4 + u * (d5 + u * (d6 + u * d7))))))
+        q = c4 + u * (c5 + u * (c6 + u * (c7 + u * (c8 + u * q))))
+        return u * u * (c0 + u * (c1 + u * (c2 + u * (c3 + u * q))))
+
+    return single if u == types.float32 else double
+
+
+def farthest(z: Any) -> Any:
+    """As solver/equation.far: beyond it z is cut, so that its square is finite."""
+
+
+@overload(farthest, jit_options=_OPTIONS)
+def _(z):
+    most = np.finfo(np.float32 if z == types.float32 else np.float64).max
+    limit = type(most)(math.sqrt(float(most)) / 16)
+    return lambda z: limit
+
+
+def far_tail(z: Any) -> Any:
+    """(log(1 − Φ(z)), φ(z)/(1 − Φ(z)), 1 − Φ(z)) for z ≥ 0, of any size."""
+
+
+@overload(far_tail, jit_options=_OPTIONS)
+def _(z):
+    number = np.float32 if z == types.float32 else np.float64
+    half, bell = number(0.5), number(1 / math.sqrt(2 * math.pi))
+
+    def far(z):
+        ratio = mills(z)
+        squares = half * z * z
+        return log(ratio) - squares, quotient(bell, ratio), ratio * exponential(-squares)
+
+    return far
+
+
+_SHARED = {"like": real, "least": min, "greatest": max, "size": abs}
+_OF_ENTRIES = _SHARED | {
+    "divided": divided,
+    "exp": exponential,
+    "exp_in_reach": exponential_in_reach,
+    "expm2": expm2,
+    "far": far,
+    "far_tail": far_tail,
+    "farthest": farthest,
+    "log": log,
+    "log1p": log1p,
+    "log_chance": log_chance,
+    "log_rest": log_rest,
+    "normal_tail": normal_tail,
+    "over": quotient,
+    "power": power,
+    "reach": reach,
+    "rounding": kink,
+    "sqrt": math.sqrt,
+}
+_OF_ROWS = _SHARED | {name: getattr(math, name) for name in ("exp", "log", "log1p", "sqrt", "erfc")}
+
+
+def _compiled(function: Any, names: dict[str, Any]) -> Any:
+    return inline(restated(function, names | {"real": real, "__name__": __name__}, typed=True))
+
+
+OF_ENTRIES, OF_ROWS = Target(_OF_ENTRIES, _compiled), Target(_OF_ROWS, _compiled)
+"""Vector code in the type of the scores; libm's functions in float64, for one number of a row."""
+
+
+def by_kind(
+    target: Target, name: str, takes: str, others: str = "", z: str = "", **more: Any
+) -> Any:
+    """Return the function (kind, *takes) of the formula of this name that each link has.
+
+    A formula takes those arguments that it names; `z` says what a link that is not bounded gets
+    for that. Links without the formula return `others`, which may call what `more` names.
+    """
+    names = {"real": real, "math": math, "__name__": __name__} | more
+    chosen = Chosen(target, name, takes, names)
+    for number, traits in enumerate(KINDS):
+        if name in traits.kind.formulas:
+            given = {"rest": "1 - q"} | ({"z": "a" if traits.bounded else z} if z else {})
+            chosen.add(number, traits.kind.formulas[name], given)
+    return inline(chosen.made(others))

@@ -1,0 +1,99 @@
+"""Array code of a link with two infinite tails, by its formulas. (Tests: test_links.py.)"""
+
+from __future__ import annotations
+
+from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.typing import ArrayT
+from kofn.links.link import BuiltIn, zero_at_ends
+from kofn.links.vocabulary import Real, exp, where
+
+
+class TwoTails(BuiltIn):
+    """A link with 0 < F < 1 everywhere; its class overrides what array code does better."""
+
+    _infinite_tails = True
+
+    def _tail(self, z: Array) -> tuple[Real, ...]:
+        """Return (the smaller of F and 1 − F; whether F > ½; F′; F″)."""
+        (kind,) = self.kinds
+        if "tail_of_size" in kind.formulas:
+            upper = z > 0
+            given, name = (exp(where(upper, -z, z)), upper), "tail_of_size"
+        else:
+            given, name = apart(z) if kind.octaves else (z,), "tail"
+        found: tuple[Real, ...] = kind.called(name, *given)
+        return found
+
+    def cdf(self, z: ArrayT) -> ArrayT:
+        t, upper, *_ = self._tail(z)
+        return namespace(z).where(upper, 1 - t, t)
+
+    def sf(self, z: ArrayT) -> ArrayT:
+        t, upper, *_ = self._tail(z)
+        return namespace(z).where(upper, t, 1 - t)
+
+    def above_half(self, z: Array) -> Array:
+        above: Array = self._tail(z)[1]
+        return above
+
+    def tail(self, z: Array) -> tuple[Array, Array]:
+        t, upper, *_ = self._tail(z)
+        return upper, t
+
+    def tails(self, z: ArrayT) -> tuple[Array, ArrayT, ArrayT]:
+        t, upper, slope, _ = self._tail(z)
+        return upper, t, slope
+
+    def pdf(self, z: ArrayT) -> ArrayT:
+        slope: ArrayT = self.kinds[0].called("density", z)
+        return slope
+
+    def log_pdf(self, z: ArrayT) -> ArrayT:
+        xp = namespace(z)
+        upper = self.above_half(z)
+        low, high = xp.where(upper, 0.0, z), xp.where(upper, z, 0.0)
+        below = self.log_cdf(low) + xp.log(self.cdf_slope(low))
+        return xp.where(upper, self.log_sf(high) + xp.log(self.sf_slope(high)), below)
+
+    def log_cdf(self, z: ArrayT) -> ArrayT:
+        found: ArrayT = self.kinds[0].called("logarithm", z)
+        return found
+
+    def log_sf(self, z: ArrayT) -> ArrayT:
+        found: ArrayT = self.kinds[0].called("log_above", z)[0]
+        return found
+
+    def cdf_slope(self, z: ArrayT) -> ArrayT:
+        steep: ArrayT = self.kinds[0].called("log_below", z)[1]
+        return steep
+
+    def sf_slope(self, z: ArrayT) -> ArrayT:
+        steep: ArrayT = self.kinds[0].called("log_above", z)[1]
+        return steep
+
+    def quantile(self, q: ArrayT) -> ArrayT:
+        z: ArrayT = self.kinds[0].called("quantile", q, 1 - q)
+        return z
+
+    def integral(self, z: ArrayT) -> ArrayT:
+        rest, up, _ = self.kinds[0].called("integral", z)
+        return rest + namespace(z).where(up, z, 0.0)
+
+    def upper_integral(self, z: ArrayT) -> ArrayT:
+        rest, up, _ = self.kinds[0].called("integral", z)
+        return rest - namespace(z).where(up, 0.0, z)
+
+    def omega(self, q: ArrayT) -> ArrayT:
+        if "omega" not in self.kinds[0].formulas:
+            return super().omega(q)
+        xp = namespace(q)
+        inside = (q > 0) & (q < 1)
+        bent = self.kinds[0].called("omega", xp.where(inside, q, 0.5))
+        return xp.where(inside, bent, zero_at_ends(q))
+
+
+def apart(z: Array) -> tuple[Real, Real, float]:
+    """Return (a, b, 1/b) with e^z = a/b, of which the greater is 1; 1/b is of use where a ≤ b."""
+    upper = z > 0
+    e = exp(where(upper, -z, z))
+    return where(upper, 1.0, e), where(upper, e, 1.0), 1.0

@@ -1,0 +1,5 @@
+"""`python -m studies.choice`."""
+
+from studies.frame.command import main
+
+main("choice")

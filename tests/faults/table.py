@@ -306,4 +306,18 @@ FAULTS = (
         "if has == 0 < promised:",
         ("test_kernels_library.py",),
     ),
+    Fault(
+        "two sources of an estimator draw the same numbers, of one integer",
+        "arrays/random.py",
+        "        rng = _seeded(rng, like)\n    jax",
+        "        pass\n    jax",
+        ("test_package_seeds.py",),
+    ),
+    Fault(
+        "a loss of all processes has the gradient of their sum, not of their mean",
+        "nn/routing/losses.py",
+        "total * (processes.size / number)",
+        "total / number",
+        ("test_nn_router_processes.py",),
+    ),
 )

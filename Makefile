@@ -191,7 +191,7 @@ library-own: $(READY)  ## compile the CPU kernels for this machine's processor a
 	$(BIN)/python -m wheels.library --own
 
 kernels: $(READY)  ## translate and compile those CPU kernels that have changed
-	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
+	$(BIN)/python -c "from wheels.library import every; every.ship()"
 	$(MAKE) library-own
 
 clean:  ## remove .venv, caches and all generated files

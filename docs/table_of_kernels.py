@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
-from kofn.operations.signatures import CHOICES, ROWS
+from kofn.operations.signatures import CHOICES, ROWS, TEMPERED
 
 PAGE = Path(__file__).parent / "behaviour.md"
 BEGIN, END = "<!-- kernels: python docs/table_of_kernels.py --write -->", "<!-- /kernels -->"
@@ -32,7 +32,7 @@ def _line(operation: Operation) -> str:
 
 def _segments(operation: Operation) -> str:
     reason = operation.lacks.get("segments")
-    assert reason or operation.of in (ROWS, CHOICES), f"{operation.name} needs a reason"
+    assert reason or operation.of in (ROWS, CHOICES, TEMPERED), f"{operation.name} needs a reason"
     return reason or "kernel"
 
 

@@ -32,11 +32,13 @@ from kofn.maps import gates as _gates
 from kofn.maps import logarithms as _logarithms
 from kofn.maps import softmax as _softmax
 from kofn.maps import softmax_variants as _softmax_variants
+from kofn.maps import sparse_softmax as _sparse_softmax
 from kofn.maps import topk as _topk
 from kofn.maps.gates import *
 from kofn.maps.logarithms import *
 from kofn.maps.softmax import *
 from kofn.maps.softmax_variants import *
+from kofn.maps.sparse_softmax import *
 from kofn.maps.topk import *
 
 if _typing.TYPE_CHECKING:
@@ -75,6 +77,7 @@ if _typing.TYPE_CHECKING:
     from kofn.maps.segments import segment_soft_topk_sum as segment_soft_topk_sum
     from kofn.maps.segments import segment_soft_topk_threshold as segment_soft_topk_threshold
     from kofn.maps.segments import segment_softmax as segment_softmax
+    from kofn.maps.segments import segment_sparse_softmax as segment_sparse_softmax
     from kofn.maps.segments import segment_sparsemax as segment_sparsemax
     from kofn.metrics.temperature import temperature_for as temperature_for
 
@@ -103,6 +106,7 @@ __all__ = [
     "projections",
     # choosing one
     *_softmax.__all__,
+    *_sparse_softmax.__all__,
     *_softmax_variants.__all__,
     "perturbed_argmax",
     # choosing in ragged rows
@@ -110,6 +114,7 @@ __all__ = [
     "segment_soft_topk_threshold",
     "segment_soft_topk_sum",
     "segment_softmax",
+    "segment_sparse_softmax",
     "segment_sparsemax",
     "segment_entmax",
     "segment_hard_topk",

@@ -20,11 +20,11 @@ from kofn.adapters import route
 from kofn.adapters.torch.operators import REGISTERED, register
 from kofn.arrays.autodiff import stop_gradient
 from kofn.formulas import answers
-from kofn.operations import choice, topk
+from kofn.operations import choice, topk, truncated
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
-from kofn.rows.given import given_for_kernels
+from kofn.rows.given import ONE, given_for_kernels
 from kofn.rows.segments.given import segment_given
 from kofn.solver.reductions import DENSE
 from places import ROOT
@@ -80,6 +80,11 @@ def ranks_of(x, *mask):
     return route.answer(operation, stop_gradient(x), *mask, ranks)
 
 
+def least_of_set(x):
+    checked = given_for_kernels(x, ONE, links.exponential, 1.0, -1, None)
+    return route.answer(truncated.LEAST, checked, settings=(5, 0.9, None))
+
+
 CASES = {
     "weights": lambda x, k=2.5, t=0.7: kofn.soft_topk(x, k, temperature=t),
     "single_weights": single_weights,
@@ -90,6 +95,27 @@ CASES = {
     "truncated": lambda x, t=1.0: kofn.sparse_softmax(x, k=3, temperature=t),
     "truncated_loss": lambda x, t=1.0: losses.softmax_loss(
         x, target(x, labels=True), temperature=t, reduction="none"
+    ),
+    "sparse_softmax": lambda x, t=1.0: kofn.sparse_softmax(x, k=5, p=0.9, temperature=t),
+    "sparse_softmax_loss": lambda x, t=1.0: losses.sparse_softmax_loss(
+        x,
+        target(x, labels=True),
+        k=5,
+        p=0.9,
+        outside="kept",
+        temperature=t,
+        reduction="none",
+    ),
+    "sparse_softmax_entropy": lambda x, t=1.0: kofn.metrics.sparse_softmax_entropy(
+        x, k=5, min_p=0.05, temperature=t
+    ),
+    "sparse_softmax_least": lambda x: least_of_set(x),
+    "softmax_rest": lambda x, t=1.0: losses.topk_kl(
+        x,
+        like(x, np.tile(np.array([2, 5]), (x.shape[0], 1))),
+        like(x, np.log(np.tile([0.5, 0.3], (x.shape[0], 1)))),
+        temperature=t,
+        reduction="none",
     ),
     "hard_weights": lambda x, k=2.5, t=1.0: kofn.soft_topk(x, k, temperature=t, hard=True),
     "hard": lambda x: kofn.hard_topk(x, 2),
@@ -115,7 +141,7 @@ NUMBERS = {
     "costs": np.outer(np.linspace(0.8, 1.2, ROWS), COSTS),
 }
 INDICES = ("largest", "first", "first_of_masked", "ranked", "ranked_of_masked")
-CONSTANT = ("hard", *INDICES, "knapsack_fill")
+CONSTANT = ("hard", "sparse_softmax_least", *INDICES, "knapsack_fill")
 KEPT = {
     **dict.fromkeys(
         ("weights", "single_weights", "hard_weights", "located", "log_weights"), (1.0, 2)
@@ -124,6 +150,10 @@ KEPT = {
     "gap": (2.0, 2),  # p − t and the target, which is the caller's
     "truncated": (2.0, 0),
     "truncated_loss": (1.0, 3),
+    "sparse_softmax": (2.0, 0),
+    "sparse_softmax_loss": (1.0, 3),
+    "sparse_softmax_entropy": (2.0, 0),
+    "softmax_rest": (1.0, 80),
     **dict.fromkeys(("knapsack_weights", "knapsack_hard", "knapsack_threshold"), (2.0, 4)),
     "knapsack_value": (3.0, 5),
     # The array code around the sums, and the nodes.

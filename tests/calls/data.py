@@ -19,6 +19,7 @@ K_HOT = np.array([[1.0, 0, 1, 0, 0], [0, 1, 0, 1, 0], [0, 1, 0, 0, 1]])
 PER_CLASS = np.array([1.0, 2.0, 0.5, 1.5, 0.8])
 WHOLE_K = np.array([2, 1, 3])
 Q = np.array([0.3, 0.8])
+KEPT = ([0, 2, 1, 3, 4, 0, 1, 2], [0, 2, 5, 8])
 SCORES = {"scores": X}
 OF_ROWS = {"temperature": T, "mask": MASK}
 TOPK = {"scores": X, "k": K, **OF_ROWS}
@@ -53,6 +54,13 @@ NOISY = {"perturbed": X + TARGET}
 TOKENS = np.stack([X[:2, :4], X[1:, 1:]])
 HEADS = {"query": np.stack([X, X[::-1]])[:, None]}
 HEADS |= {"key": HEADS["query"] / 2, "value": HEADS["query"] / 3}
+
+TEACHER = {
+    "scores": X,
+    "ids": np.array([[0, 2], [3, 1], [1, -1]]),
+    "log_probs": np.log([[0.5, 0.2], [0.6, 0.3], [0.4, 1.0]]),
+}
+SETS = {"several": {"k": 4, "p": 0.9, "min_p": 0.1}, "kept": {"kept": KEPT}}
 
 LEARNED = ("scores", "k", "temperature")
 SOFT = ("scores", "temperature")

@@ -22,6 +22,7 @@ from calls.data import (
     PER_CLASS,
     SCORES,
     SEGMENTS,
+    SETS,
     SOFT,
     TOPK,
     K,
@@ -68,6 +69,8 @@ def of_rows() -> Iterator[Call]:
     few = {**SCORES, **OF_ROWS}
     yield of("kofn.sparse_softmax", kofn.sparse_softmax, {**few, "k": 3}, SOFT)
     yield of("kofn.sparse_softmax[p]", kofn.sparse_softmax, {**few, "p": 0.8}, SOFT)
+    for example, sets in SETS.items():
+        yield of(f"kofn.sparse_softmax[{example}]", kofn.sparse_softmax, {**few, **sets}, SOFT)
 
 
 def of_segments() -> Iterator[Call]:
@@ -81,6 +84,9 @@ def of_segments() -> Iterator[Call]:
     for name in ("softmax", "sparsemax"):
         function = getattr(kofn, f"segment_{name}")
         yield Call(f"kofn.segment_{name}", function, whole, SOFT, together=in_segments)
+    several = {**whole, "k": 3, "p": 0.9, "min_p": 0.05}
+    function = kofn.segment_sparse_softmax
+    yield Call("kofn.segment_sparse_softmax", function, several, SOFT, together=in_segments)
     powers, learned = {**whole, "alpha": ALPHA}, (*SOFT, "alpha")
     yield Call("kofn.segment_entmax", kofn.segment_entmax, powers, learned, together=in_segments)
     hard = {name: value for name, value in SEGMENTS.items() if name != "temperature"}

@@ -17,8 +17,10 @@ from calls.data import (
     OF_BUDGET,
     OF_ROWS,
     SCORES,
+    SETS,
     SOFT,
     TOPK,
+    UNSMOOTHED,
     WHOLE_K,
     K,
     X,
@@ -79,5 +81,10 @@ def maps_of_shards() -> Iterator[Call]:
         yield Call(f"kofn.{name}", kofn.softmax, {**SCORES, **OF_ROWS}, SOFT)
     powers = {**SCORES, "alpha": ALPHA, **OF_ROWS}
     yield Call("kofn.entmax", kofn.entmax, powers, (*SOFT, "alpha"))
+    several = {**SCORES, **OF_ROWS, **SETS["several"]}
+    for name in ("sparse_softmax", "sparse_softmax_entropy"):
+        yield Call(f"kofn.{name}", kofn.sparse_softmax, several, SOFT)
+    loss = {**UNSMOOTHED, **SETS["several"], "outside": "kept"}
+    yield Call("kofn.sparse_softmax_loss", kofn.losses.sparse_softmax_loss, loss, SOFT)
     for name in ("soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"):
         yield Call(f"kofn.{name}", kofn.soft_knapsack, BUDGET, OF_BUDGET)

@@ -9,7 +9,7 @@ import numpy as np
 
 import kofn
 from calls.call import ALL, WITH_GRADIENTS, Call
-from calls.data import COSTS, MASK, OF_ROWS, SOFT, TOPK, WEIGHTS, WHOLE_K, K, T, X
+from calls.data import COSTS, MASK, OF_ROWS, SETS, SOFT, TOPK, WEIGHTS, WHOLE_K, K, T, X
 from kofn import classic, estimators, metrics, projections, streaming
 
 
@@ -62,6 +62,10 @@ def of_rooms() -> Iterator[Call]:
     for name, (given, learned) in own.items():
         yield Call(f"kofn.metrics.{name}", getattr(metrics, name), given, learned)
     wanted = {"scores": X, "k": np.ones(3), "support": K + 1, "per_row": True, "mask": MASK}
+    function = metrics.sparse_softmax_entropy
+    for example, sets in SETS.items():
+        given = {"scores": X, **OF_ROWS, **sets}
+        yield Call(f"kofn.metrics.sparse_softmax_entropy[{example}]", function, given, SOFT)
     for room in ("kofn", "kofn.metrics"):
         yield Call(f"{room}.temperature_for", kofn.temperature_for, wanted)
     common, function = {**wanted, "per_row": False}, kofn.temperature_for

@@ -105,7 +105,7 @@ def test_options_of_the_sparse_loss():
             options = dict(weight=WEIGHT, label_smoothing=0.2, reduction=reduction)
             got = sparse_softmax_loss(X, target, k=6, **options)
             assert got == pytest.approx(softmax_loss(X, target, **options), abs=1e-12)
-    with pytest.raises(ValueError, match="give k or p"):
+    with pytest.raises(ValueError, match="give k, p or min_p, or kept; got none"):
         sparse_softmax_loss(X, LABELS)
 
 

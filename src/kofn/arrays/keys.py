@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import Array, dtype_name, is_jax, namespace
 from kofn.arrays.typing import ArrayT
 
@@ -49,6 +50,8 @@ def with_one_nan(x: Array) -> Array:
 def _flipped(bits: Any) -> Any:
     """Reverse the order of what is negative, which as integers is in that of the sizes."""
     info = np.iinfo(dtype_name(bits))
+    if is_dtensor(bits):  # which PyTorch shifts wrongly
+        return namespace(bits).where(bits < 0, bits ^ info.max, bits)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
 
 

@@ -6,6 +6,7 @@ mesh. `import kofn` alone does not load this.
 
 from kofn.arrays.names import answer_for_others
 from kofn.distributed.choices import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
+from kofn.distributed.distillation import topk_kl
 from kofn.distributed.k_subset import KSubset
 from kofn.distributed.knapsack import (
     soft_knapsack,
@@ -21,6 +22,11 @@ from kofn.distributed.losses import (
 )
 from kofn.distributed.ordered import quantile, topk
 from kofn.distributed.softmax import entmax, softmax, sparsemax
+from kofn.distributed.sparse_softmax import (
+    sparse_softmax,
+    sparse_softmax_entropy,
+    sparse_softmax_loss,
+)
 
 __all__ = [
     "soft_topk",
@@ -32,11 +38,15 @@ __all__ = [
     "softmax",
     "sparsemax",
     "entmax",
+    "sparse_softmax",
+    "sparse_softmax_entropy",
     "softmax_loss",
     "sparsemax_loss",
     "entmax_loss",
     "topk_loss",
     "fenchel_young_loss",
+    "sparse_softmax_loss",
+    "topk_kl",
     "soft_knapsack",
     "soft_knapsack_threshold",
     "soft_knapsack_value",

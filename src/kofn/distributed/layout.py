@@ -12,6 +12,7 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import move_axis
 from kofn.links import Link
 from kofn.operations.operation import Operation
+from kofn.rows.settled import Rows
 
 
 class Scores(NamedTuple):
@@ -96,6 +97,10 @@ class Layout(ABC):
         `words` and `numbers` are further arguments that must be the same. With costs, k is the
         budget. The rows have scores, k, costs and a form.
         """
+
+    @abstractmethod
+    def settled(self, rows: Any) -> Rows:
+        """Return the entries of rows by their kinds, with their gradient."""
 
     @abstractmethod
     def answer(self, operation: Operation, rows: Any, *arrays: Any) -> Any:

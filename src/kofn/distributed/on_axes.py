@@ -17,7 +17,7 @@ from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
 from kofn.rows.given import Given
-from kofn.rows.settled import rows_of
+from kofn.rows.settled import Rows, rows_of
 from kofn.rows.shards.jax_axis import axis_rows, given_on_axes
 
 
@@ -46,6 +46,9 @@ class OnAxes(Layout):
         **others: Any,  # JAX itself knows what is the same on all devices
     ) -> Given:
         return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
+
+    def settled(self, rows: Given) -> Rows:
+        return rows_of(rows, self.over)
 
     def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
         settled = rows_of(rows, self.over)

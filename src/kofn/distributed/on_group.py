@@ -16,10 +16,12 @@ from kofn.arrays.kinds import dtype_name
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.links import Link
 from kofn.operations.operation import Operation
+from kofn.rows.settled import Rows
 from kofn.rows.shards.given import Shards, form_of_shard, require_eager, shards
 from kofn.rows.shards.header import Arguments, agree
 from kofn.rows.shards.ranks import ranks_of
 from kofn.rows.shards.reductions import GroupRows
+from kofn.rows.shards.statistics import settled
 
 
 class OnGroup(Layout):
@@ -58,6 +60,9 @@ class OnGroup(Layout):
     ) -> Shards:
         given = self.scores, k, link, temperature, self.dim, mask
         return shards(self.over, *given, costs=costs, others=Arguments(words, numbers))
+
+    def settled(self, rows: Shards) -> Rows:
+        return settled(rows)
 
     def answer(self, operation: Operation, rows: Shards, *arrays: Tensor) -> Tensor:
         return torch_shards.answer(operation, rows, *arrays)

@@ -18,7 +18,7 @@ import numpy as np
 
 from kofn.arrays.kinds import Array
 from kofn.kernels import cpu, gpu, missing
-from kofn.kernels.contract import OF_SCORES, kind_of
+from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
 
 
 class RowKernels(Protocol):
@@ -57,6 +57,10 @@ class RowKernels(Protocol):
 
         The cotangents of k and temperature are not read where both are numbers.
         """
+
+    sums: Any
+    """(pass, x, θ, k, temperature, link) -> the two sums of a `Pass` of cpu/rows/passes.py, (2, …),
+    where θ is known; a backend need not have it."""
 
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
@@ -134,10 +138,13 @@ class ChoiceKernels(Protocol):
         temperature: Any,
         labels: Any,
         wanted: bool,
+        min_p: float | None = None,
+        what: int = AGAINST,
     ) -> tuple[Any, Any]:
-        """Return the weights p of `operations.truncated.TRUNCATED`, and 0 per row; with labels,
-        int64 per row, p − t, or None unless wanted, and the losses. Scores may be of half
-        precision, answers are not.
+        """Return the weights p of `operations.truncated`, and 0 per row; with labels, int64 per
+        row, p − t, or None unless wanted, and the losses; for another `what` of contract.py the
+        slopes of the entropy in x/T, and it; or per row the least score of the set. Scores may be
+        of half precision, answers are not.
         """
 
     def truncated_gradients(

@@ -124,3 +124,8 @@ SMALLEST, OF_SCORES, ANY_ORDER = 1, 2, 4
 """How `ChoiceKernels.largest` takes numbers, as bits: it finds the smallest; numbers are scores,
 with NaN and masked ones last; its answer may be in any order.
 """
+
+AGAINST, KEPT, INFINITE, ENTROPY, LAST = range(5)
+"""What `ChoiceKernels.truncated` answers, of a label outside of the set: its loss against the set,
+in the set, or +inf; without a label, the weights, their entropy, or the least score of the set.
+"""

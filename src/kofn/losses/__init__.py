@@ -6,6 +6,7 @@ rows, have loss 0 and are excluded from the mean; a mean over no rows is 0.
 """
 
 from kofn.arrays.names import answer_for_others
+from kofn.losses.distillation import topk_kl
 from kofn.losses.fenchel_young import (
     entmax_loss,
     fenchel_young_loss,
@@ -17,11 +18,11 @@ from kofn.losses.likelihood import (
     accuracy_loss,
     epsilon_cross_entropy,
     perturbed_accuracy_loss,
-    sparse_softmax_loss,
     topk_cross_entropy,
 )
 from kofn.losses.margins import am_softmax, arcface
-from kofn.losses.segments import segment_topk_loss
+from kofn.losses.segments import segment_sparse_softmax_loss, segment_topk_loss
+from kofn.losses.sparse_softmax import sparse_softmax_loss
 
 __all__ = [
     # cross-entropy and its relatives: convex, 0 only at the target
@@ -33,8 +34,11 @@ __all__ = [
     "fenchel_young_loss",
     # likelihoods of other maps
     "sparse_softmax_loss",
+    "segment_sparse_softmax_loss",
     "topk_cross_entropy",
     "epsilon_cross_entropy",
+    # a teacher's most likely tokens
+    "topk_kl",
     # accuracy itself
     "accuracy_loss",
     "perturbed_accuracy_loss",

@@ -13,12 +13,8 @@ from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
-from kofn.losses import labels as of_labels
-from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.reduced import missed, reduced
 from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
-from kofn.maps.softmax_variants import check_support
-from kofn.operations import truncated
 from kofn.operations.logarithms import LOG_WEIGHTS
 from kofn.operations.topk import wide_weights
 from kofn.rows.given import Given, without_deleted
@@ -27,64 +23,8 @@ __all__ = [
     "accuracy_loss",
     "epsilon_cross_entropy",
     "perturbed_accuracy_loss",
-    "sparse_softmax_loss",
     "topk_cross_entropy",
 ]
-
-
-def sparse_softmax_loss(
-    scores: ArrayT,
-    target: Array,
-    *,
-    k: int | None = None,
-    p: float | None = None,
-    temperature: float | Array = 1.0,
-    dim: int = -1,
-    mask: Array | None = None,
-    weight: Array | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
-) -> ArrayT:
-    """Return log Σ_S e^{scores/T} − scores_t/T, where S is the k largest scores or the nucleus.
-
-    The target does not have to be in S: outside of S, its score is still raised against all of S.
-    Other entries outside of S get no gradient, so use it for fine-tuning rather than from the
-    start. It is ≥ 0, and 0 only if S is the target alone. With `k` it is continuous and convex, as
-    a maximum of log-sum-exps over sets of k; ties for the last place share it. With `p` it jumps
-    where the nucleus changes, and the jump has no gradient.
-
-    Args:
-        scores, target, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction:
-            as for `softmax_loss`; each of several labels is compared with S.
-        k, p: as for `sparse_softmax`.
-
-    Returns:
-        As for `softmax_loss`.
-
-    Raises:
-        TypeError, ValueError: as for `softmax_loss` and `sparse_softmax`.
-
-    Source: Sun et al., "Sparse-softmax: A Simpler and Faster Alternative Softmax Transformation"
-    (2021).
-
-    Example:
-        >>> import numpy as np
-        >>> from kofn.losses import sparse_softmax_loss
-        >>> sparse_softmax_loss(np.array([[2.0, 1.0, 0.0, -1.0]]), np.array([0]), k=2).round(4)
-        np.float64(0.3133)
-    """
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
-        halves=True,
-    )  # fmt: skip
-    check_support(k, p, checked.n)
-    with checked.form.quiet():
-        loss: Any = of_labels.likelihoods(checked, labels, k, p)
-        if loss is not None:
-            return reduced(loss, labels, reduction, unlimited=True)
-        return cross_entropy(truncated.log_weights(checked.wide(), k, p), labels, reduction)
 
 
 def topk_cross_entropy(

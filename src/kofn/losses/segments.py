@@ -1,24 +1,34 @@
-"""The loss for ragged rows: every segment of one long axis is a row of its own."""
+"""Losses for ragged rows: every segment of one long axis is a row of its own."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_same_kind
-from kofn.arrays.kinds import Array, adopt, deleted, namespace
-from kofn.arrays.operations import as_numbers
+from kofn.arrays.checks import check_choice, check_same_kind
+from kofn.arrays.kinds import Array, adopt, cast, deleted, dtype_name, full_like, namespace
+from kofn.arrays.operations import arange, as_numbers
+from kofn.arrays.tracing import at_hand
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
-from kofn.links import Link, table
+from kofn.formulas.truncated import loss_at
+from kofn.links import Link, exponential, table
 from kofn.losses.reduced import bars, constant_where, over_rows
-from kofn.losses.targets import check_reduction
+from kofn.losses.sparse_softmax import OUTSIDE, Outside
+from kofn.losses.targets import check_ignored, check_reduction
+from kofn.maps.sparse_softmax import check_support
 from kofn.operations.losses import LOSS, PLAIN_LOSS, with_number
+from kofn.operations.truncated import LEAST
+from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
 from kofn.rows.segments.given import segment_given
+from kofn.rows.settled import rows_of
 
-__all__ = ["segment_topk_loss"]
+__all__ = ["segment_sparse_softmax_loss", "segment_topk_loss"]
 
 
 def segment_topk_loss(
@@ -76,6 +86,102 @@ def segment_topk_loss(
         return _reduced(constant_where(barred, loss), checked, reduction)
 
 
+def segment_sparse_softmax_loss(
+    scores: ArrayT,
+    target: Array,
+    *,
+    segment_ids: Array | None = None,
+    ptr: Array | None = None,
+    num_segments: int | None = None,
+    k: int | None = None,
+    p: float | None = None,
+    min_p: float | None = None,
+    outside: Outside = "against",
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> ArrayT:
+    """Return −log of `segment_sparse_softmax` at the target of each segment, its chosen entry.
+
+    Args:
+        scores, segment_ids, ptr, num_segments, temperature, mask: as for
+            `kofn.segment_soft_topk`.
+        target: integers (segments, …): the index along the first axis of `scores` of the entry
+            that was chosen in each segment, as `segment_topk` gives it.
+        k, p, min_p: as for `kofn.segment_sparse_softmax`.
+        outside: what a target outside of the set costs, as in `sparse_softmax_loss`.
+        ignore_index: a target of this value costs 0 and does not count in the mean.
+        reduction: "mean" over the segments with an available entry, "sum", or "none".
+
+    Returns:
+        A scalar, or (segments, …) for "none"; float32 for half-precision scores.
+
+    Raises:
+        TypeError, ValueError: as for `kofn.segment_sparse_softmax`; ValueError for a target that
+            is no entry of its segment. On JAX, on a GPU and in compiled code it is not read: its
+            loss is NaN.
+
+    Source: as for `sparse_softmax_loss`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn.losses import segment_sparse_softmax_loss
+        >>> scores, ptr = np.array([2.0, 1.0, 0.0, 5.0, 1.0]), np.array([0, 3, 5])
+        >>> loss = segment_sparse_softmax_loss(
+        ...     scores, np.array([1, 3]), ptr=ptr, k=2, reduction="none"
+        ... )
+        >>> loss.round(4)
+        array([1.3133, 0.0181])
+    """
+    check_reduction(reduction)
+    check_choice("outside", outside, tuple(OUTSIDE))
+    support, ignored = check_support(k, p, min_p, None), check_ignored(ignore_index)
+    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
+    checked = segment_given(scores, 1.0, exponential, temperature, mask, **of)
+    with checked.form.quiet():
+        at, used, valid = _entries(target, checked, ignored)
+        rows, xp = rows_of(checked), checked.form.xp
+        last = route.answer(LEAST, checked, settings=support)
+        settings = dict(zip(("k", "p", "min_p"), support, strict=True), outside=OUTSIDE[outside])
+        own = xp.where(rows.top, math.inf, rows.scores)
+        # Without an entry, in the graph of the scores all the same.
+        own = own[at] if own.shape[0] else xp.sum(own) + full_like(own, last.shape, -math.inf)
+        loss: Any = evaluate(loss_at, rows, own, last, over=checked.over, **settings)
+        loss = xp.where(used, xp.where(valid, loss, math.nan), 0.0)
+        return _reduced(loss, checked, reduction, used)
+
+
+def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, Array]:
+    """Return the entry of each segment in the flat scores, whether it counts, and is one of it."""
+    form, xp = checked.form, checked.form.xp
+    check_same_kind("target", target, checked.scores)
+    wanted = (form.segments, *form.shape[1:])
+    if not dtype_name(target).startswith(("int", "uint")):
+        raise TypeError(f"target must be integers, an entry of each segment; got {target.dtype}")
+    if tuple(target.shape) != wanted:
+        raise ValueError(
+            f"target must have one index for each segment, shape {wanted}; got "
+            f"{tuple(target.shape)}"
+        )
+    target = adopt(target, checked.scores)
+    index: Any = form.flat(cast(target, xp.asarray(0).dtype if form.kind == "jax" else xp.int64))
+    size, places = form.shape[0], arange(index, form.rows)
+    used, inside = index != ignored, (index >= 0) & (index < size)
+    at = xp.where(used & inside, index, 0) + places // max(form.segments, 1) * size
+    if not size:
+        return at, used & False, used
+    valid = ~used | (inside & (checked.over.ids[at] == places))  # type: ignore[attr-defined]
+    known = at_hand(valid)
+    if known is not None and not np.asarray(known).all():
+        wrong = int(np.flatnonzero(~np.asarray(known))[0])
+        raise ValueError(
+            f"target must be an entry of its segment, or ignore_index, {ignored}; got "
+            f"{int(index[wrong])} for segment {wrong % form.segments}"
+        )
+    return at, used, valid
+
+
 def _labels(target: Array, checked: Given) -> Array:
     x, form = checked.scores, checked.form
     target = form.plain("target", target)
@@ -88,8 +194,9 @@ def _labels(target: Array, checked: Given) -> Array:
     return form.flat(form.without_unassigned(labels, 0.0))
 
 
-def _reduced(loss: ArrayT, checked: Given, reduction: str) -> ArrayT:
+def _reduced(loss: ArrayT, checked: Given, reduction: str, used: Array | None = None) -> ArrayT:
     xp, form = namespace(loss), checked.form
     counted = ~deleted(checked.over.max(stop_gradient(checked.scores)))
+    counted = counted if used is None else counted & used
     loss = xp.where(counted, loss, 0.0)
     return form.per_segment(loss) if reduction == "none" else over_rows(loss, counted, reduction)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
+from kofn.maps.sparse_softmax import check_support
 from kofn.maps.topk import chosen, hard_weights_of
 from kofn.operations.topk import SOFTMAX, THETA, VALUE, WEIGHTS
+from kofn.operations.truncated import LEAST
 from kofn.rows.integral import require_integral
 from kofn.rows.segments.given import segment_given
 
@@ -22,6 +26,7 @@ __all__ = [
     "segment_soft_topk_sum",
     "segment_soft_topk_threshold",
     "segment_softmax",
+    "segment_sparse_softmax",
     "segment_sparsemax",
 ]
 
@@ -243,6 +248,51 @@ def segment_sparsemax(
     return segment_soft_topk(
         scores, 1.0, link=links.linear, temperature=temperature, mask=mask, **of
     )
+
+
+def segment_sparse_softmax(
+    scores: ArrayT,
+    *,
+    segment_ids: Array | None = None,
+    ptr: Array | None = None,
+    num_segments: int | None = None,
+    k: int | None = None,
+    p: float | None = None,
+    min_p: float | None = None,
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+) -> ArrayT:
+    """Return `sparse_softmax` of each segment: softmax over a set of its largest scores.
+
+    Args:
+        scores, segment_ids, ptr, num_segments, temperature, mask: as for `segment_soft_topk`. A
+            mask leaves the sets that were drawn from, where these are known.
+        k: number of scores to keep in each segment, an integer ≥ 1; all of one with fewer.
+        p, min_p: as for `sparse_softmax`.
+
+    Returns:
+        Weights in the form of `scores` that sum to 1 in each segment with an available entry.
+
+    Raises:
+        TypeError, ValueError: as for `segment_soft_topk` and `sparse_softmax`.
+
+    Source: as for `sparse_softmax`.
+
+    Example:
+        >>> import numpy as np
+        >>> from kofn import segment_sparse_softmax
+        >>> scores = np.array([2.0, 1.0, 0.0, 5.0, 1.0])
+        >>> segment_sparse_softmax(scores, k=2, p=0.9, ptr=np.array([0, 3, 5])).round(3)
+        array([0.731, 0.269, 0.   , 1.   , 0.   ])
+    """
+    support = check_support(k, p, min_p, None)
+    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
+    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
+    with checked.form.quiet():
+        x, over = checked.scores, checked.over
+        outside = stop_gradient(x) < over.expand(route.answer(LEAST, checked, settings=support))
+        few = checked._replace(scores=checked.form.xp.where(outside, -math.inf, x))
+        return checked.restored(route.answer(SOFTMAX, few))
 
 
 def segment_entmax(

@@ -1,20 +1,16 @@
-"""Variants of softmax: a polynomial in place of the exponential, and a truncated support."""
+"""A variant of softmax: a polynomial in place of the exponential."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from kofn import links
-from kofn.adapters import route
-from kofn.arrays.checks import check_integer, check_number
+from kofn.arrays.checks import check_integer
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT
 from kofn.maps import taylor
 from kofn.maps.taylor_zeros import MOST
-from kofn.operations.truncated import TRUNCATED
 from kofn.rows.given import ONE, given_for_kernels
 
-__all__ = ["sparse_softmax", "taylor_softmax"]
+__all__ = ["taylor_softmax"]
 
 
 def taylor_softmax(
@@ -65,63 +61,3 @@ def taylor_softmax(
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
     with checked.form.quiet():
         return checked.restored(taylor.weights(checked, order))
-
-
-def sparse_softmax(
-    scores: ArrayT,
-    *,
-    k: int | None = None,
-    p: float | None = None,
-    temperature: float | Array = 1.0,
-    dim: int = -1,
-    mask: Array | None = None,
-) -> ArrayT:
-    """Return softmax over the k largest scores, or over the fewest scores with total weight ≥ p.
-
-    Those fewest scores are the nucleus, from which top-p sampling draws. Scores equal to the last
-    kept one are kept too, so that equal scores have equal weights.
-
-    Args:
-        scores, temperature, dim, mask: as for `soft_topk`.
-        k: number of scores to keep, an integer in [1, n].
-        p: least total weight of softmax(scores/T) to keep, in (0, 1]; 1 keeps all. Give k or p.
-
-    Returns:
-        Weights like `scores` that sum to 1, exactly 0 outside the support. The gradient is
-        softmax's on the support and 0 outside: scores outside the support learn nothing, and the
-        jump where the support changes has no gradient. `sparsemax` and `entmax` are continuous.
-
-    Raises:
-        TypeError, ValueError: as for `soft_topk`; both or neither of `k` and `p` are given, or one
-            is out of range.
-
-    Source: Sun et al., "Sparse-softmax: A Simpler and Faster Alternative Softmax Transformation"
-    (2021); Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), for the nucleus.
-
-    Example:
-        >>> import numpy as np
-        >>> from kofn import sparse_softmax
-        >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), k=2).round(3)
-        array([0.731, 0.269, 0.   , 0.   ])
-        >>> sparse_softmax(np.array([2.0, 1.0, 0.0, -1.0]), p=0.9).round(3)
-        array([0.665, 0.245, 0.09 , 0.   ])
-    """
-    checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask)
-    check_support(k, p, checked.n)
-    with checked.form.quiet():
-        return checked.restored(route.answer(TRUNCATED, checked, settings=(k, p)))
-
-
-def check_support(k: Any, p: Any, n: int) -> None:
-    if (k is None) == (p is None):
-        raise ValueError(f"give k or p, one of the two; got k = {k!r} and p = {p!r}")
-    if k is not None:
-
-        def integers() -> str:
-            return f"an integer in [1, n] (here n = {n})"
-
-        if not min(1, n) <= check_integer("k", k, integers) <= n:
-            raise ValueError(f"k must be {integers()}; got {k!r}")
-        return
-    allowed = "a number in (0, 1]"
-    check_number("p", p, low=0.0, high=1.0, allowed=allowed, strict=True)

@@ -3,6 +3,7 @@
 from kofn.arrays.names import answer_for_others
 from kofn.metrics.entropies import renyi_entropy, tsallis_entropy
 from kofn.metrics.jacobian import jacobian_norm
+from kofn.metrics.sparse_softmax import sparse_softmax_entropy
 from kofn.metrics.temperature import temperature_for
 from kofn.metrics.weights import (
     effective_support,
@@ -20,6 +21,7 @@ __all__ = [
     "jacobian_norm",
     "order_violations",
     "renyi_entropy",
+    "sparse_softmax_entropy",
     "sparsity",
     "support_size",
     "temperature_for",

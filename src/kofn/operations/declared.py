@@ -6,10 +6,10 @@ operator's name is taken, but ways back, and those that answer by the name of an
 
 from __future__ import annotations
 
-from kofn.operations import choice, knapsack, logarithms, losses, topk, truncated
+from kofn.operations import choice, knapsack, logarithms, losses, rest, topk, truncated
 from kofn.operations.operation import Operation
 
-FILES = topk, logarithms, losses, truncated, choice, knapsack
+FILES = topk, logarithms, losses, truncated, rest, choice, knapsack
 
 _EVERY = [each for file in FILES for each in vars(file).values() if isinstance(each, Operation)]
 _BACK = {id(back) for operation in _EVERY for back in operation.back}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kofn import kernels
@@ -16,6 +17,8 @@ from kofn.arrays.operations import (
     with_undivided_rows,
 )
 from kofn.formulas import answers
+from kofn.formulas import truncated as formulas
+from kofn.kernels.contract import ENTROPY, LAST
 from kofn.links import exponential
 from kofn.operations.losses import from_labels, onward, pulled_back
 from kofn.operations.operation import Operation
@@ -28,12 +31,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Chooser = kernels.ChoiceKernels
+SET = "k SymInt?, p float?, min_p float?"
 
 
-def log_weights(given: Given, k: int | None, p: float | None) -> Any:
+def log_weights(given: Given, k: int | None, p: float | None, min_p: float | None = None) -> Any:
     """Return x/T − log Σ_S e^{x/T} of all entries, in plain operations."""
-    kept = () if k is None and p is None else (counted(given, k, p),)
-    return evaluate(answers.log_softmax, rows_of(given), *kept)
+    rows = rows_of(given)
+    if is_of_several(k, p, min_p):
+        kept = (evaluate(formulas.all_shares, rows, k=k, p=p, min_p=min_p),)
+    else:
+        kept = () if k is None and p is None else (counted(given, k, p),)
+    return evaluate(answers.log_softmax, rows, *kept)
+
+
+def is_of_several(k: int | None, p: float | None, min_p: float | None) -> bool:
+    """Return whether the set is not that of k or p alone, which have operations of their own."""
+    return min_p is not None or (k is not None and p is not None)
 
 
 def supported(given: Given, k: int | None, p: float | None) -> Given:
@@ -163,3 +176,123 @@ TRUNCATED_LOSS = Operation(
     functions="softmax_loss, am_softmax, arcface, sparse_softmax_loss",
     lacks={"JAX": "by the primitive of losses", "segments": "no function for segments"},
 )
+
+
+# A set by several of k, p and min_p, or by min_p.
+
+
+def _sparse(chooser: Chooser, given: Given, *of: Any) -> Array:
+    weights: Array = _asked(chooser, given, None, True, of)[0]
+    return weights
+
+
+def _asked(
+    chooser: Chooser, given: Given, labels: Array | None, wanted: bool, of: Any, what: int = 0
+) -> Any:
+    k, p, min_p = of
+    return chooser.truncated(given.scores, k, p, given.temperature, labels, wanted, min_p, what)
+
+
+SPARSE = replace(
+    TRUNCATED,
+    name="sparse_softmax",
+    takes=f"x n, {SET}, t #",
+    kernel=_sparse,
+    plain=lambda given, **of: evaluate(formulas.softmax, rows_of(given), over=given.over, **of),
+    functions="sparse_softmax(min_p=)",
+)
+
+
+def _sparse_loss(
+    chooser: Chooser, given: Given, labels: Array, *settings: Any
+) -> tuple[Array, Array | None]:
+    *of, outside, slopes = settings
+    residual, loss = _asked(chooser, given, labels, bool(slopes), of, outside)
+    return loss.clone() if hasattr(loss, "clone") else loss, residual if slopes else None
+
+
+def _sparse_onward(_: Any, given: Given, cotangent: Array, residual: Array, labels: Array) -> Array:
+    target = cast(marked(residual, labels[..., None]), residual.dtype)
+    return onward(given._replace(link=exponential), cotangent, residual, target)
+
+
+SPARSE_LOSS = replace(
+    TRUNCATED_LOSS,
+    name="sparse_softmax_loss",
+    takes=f"x n, labels n, {SET}, outside int, t #, slopes int",
+    kernel=_sparse_loss,
+    plain=lambda given, labels, **of: evaluate(
+        formulas.loss_of_labels, rows_of(given.wide()), labels, **of
+    ),
+    onward=Operation(
+        name="",
+        takes="cotangent N, residual N, labels n, t #",
+        gives="x n",
+        of=TEMPERED,
+        kernel=_sparse_onward,
+        elementwise=True,
+    ),
+    functions="sparse_softmax_loss(min_p=), sparse_softmax_loss(outside=)",
+    lacks={"JAX": "array code", "segments": "no function for segments"},
+)
+
+
+def _entropy(chooser: Chooser, given: Given, *settings: Any) -> tuple[Array, Array | None]:
+    *of, slopes = settings
+    slope, entropy = _asked(chooser, given, None, bool(slopes), of, ENTROPY)
+    return entropy.clone() if hasattr(entropy, "clone") else entropy, slope if slopes else None
+
+
+def _entropy_back(
+    _: Any, given: Given, cotangent: Array, slope: Tensor, dtype: Any
+) -> tuple[Array, Array | None]:
+    x, t = given.scores, given.temperature
+    lever = None
+    if x is not None and type(t) is not float:
+        still = slope == 0  # the slopes add up to 0, so scores may be taken from any number
+        x = cast(x, slope.dtype).masked_fill(still, 0.0)
+        apart = x - x.sum(-1, keepdim=True) / (~still).sum(-1, keepdim=True).clamp(min=1)
+        lever = (slope * apart).sum(-1) / t
+    return pulled_back(_, given, cotangent, slope, lever, dtype)
+
+
+SPARSE_ENTROPY = Operation(
+    name="sparse_softmax_entropy",
+    takes=f"x n, {SET}, t #, slopes int",
+    gives="entropy r, slope N if slopes",
+    of=TEMPERED,
+    kernel=_entropy,
+    plain=lambda given, **of: evaluate(formulas.entropy, rows_of(given.wide()), **of),
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n if t, t #, slope N, dtype dtype",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_entropy_back,
+            elementwise=True,
+        ),
+    ),
+    functions="metrics.sparse_softmax_entropy",
+    lacks={"JAX": "array code", "segments": "no function for segments"},
+)
+
+
+def _least(chooser: Chooser, given: Given, *of: Any) -> Array:
+    least: Array = _asked(chooser, given, None, False, of, LAST)[1]
+    return least
+
+
+LEAST = Operation(
+    name="sparse_softmax_least",
+    takes=f"x n, {SET}, t #",
+    gives="least r",
+    of=TEMPERED,
+    kernel=_least,
+    plain=lambda given, **of: evaluate(
+        formulas.least, rows_of(given.wide()), over=given.over, **of
+    ),
+    functions="segment_sparse_softmax, segment_sparse_softmax_loss",
+    lacks={"JAX": "array code"},
+)
+"""The score from which on all are in the set of a row, without a gradient."""

@@ -1,4 +1,4 @@
-"""The weights of segments as a torch operator: compilers would trace a hundred operations each."""
+"""Segments by torch operators: compilers would trace a hundred operations for each answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from kofn.adapters import segments
 from kofn.adapters.torch.segment_threshold import given_of_ids
-from kofn.operations import topk
+from kofn.links import exponential
+from kofn.operations import topk, truncated
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
 from kofn.rows.given import Given
@@ -41,5 +42,19 @@ WEIGHTS = Operation(
     kernel=lambda backend, given: segments.call(topk.WEIGHTS, backend, given),
     back=(BACK,),
 )
-OF_SEGMENTS = {topk.WEIGHTS.name: WEIGHTS}
+LEAST = Operation(
+    name="segment_sparse_softmax_least",
+    takes="x n, ids n, t r, number SymInt?, p float?, min_p float?",
+    gives="least r",
+    of=SEGMENTS._replace(
+        takes="x n, ids n, t r",
+        pack=lambda x, ids, t: given_of_ids(x, ids, t, t, exponential.inner.id, None),
+        unpack=lambda given: (given.scores, given.form.over.ids, given.per_row().temperature),
+        learnable=lambda given: ("x", "t"),
+        batch=lambda x, ids, t: t.shape,
+        kernels="choice",
+    ),
+    kernel=lambda backend, given, *of: segments.call(truncated.LEAST, backend, given, *of),
+)
+OF_SEGMENTS = {topk.WEIGHTS.name: WEIGHTS, truncated.LEAST.name: LEAST}
 """The operations that serve segments, by the names of operations on dense rows."""

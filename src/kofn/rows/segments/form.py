@@ -233,7 +233,7 @@ def _unknown(
     index = cast(index, xp.int64 if is_torch(index) else xp.asarray(0).dtype)
     if is_ptr:
         _check_count_of_ptr(index.shape[0] - 1, count)
-        ids, count = _ids_of_ptr(index, size), index.shape[0] - 1
+        ids, count = ids_of_ptr(index, size), index.shape[0] - 1
     else:
         ids, count = index, _count_of_ids(index) if count is None else count
     if count <= 0 and size != 0:
@@ -258,7 +258,7 @@ def _segment_rows(ids: Array, count: int) -> SegmentRows:
     return SegmentRows(cast(ids, namespace(ids).int64), count)
 
 
-def _ids_of_ptr(ptr: Array, size: int) -> Array:
+def ids_of_ptr(ptr: Array, size: int) -> Array:
     """Return the segment of each place; −1 before the first, and the number of segments at the end.
 
     Where ptr decreases, the numbers before count.

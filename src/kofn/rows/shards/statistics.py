@@ -61,6 +61,11 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 
 
+def settled(shards: Shards) -> Rows:
+    """Return the rows, of which one message counts the kinds of entries."""
+    return rows_of(shards, Counts(*shards.over.wide_sums(*_in_play(shards.scores.detach()))))
+
+
 def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return which scores are available, and which are +inf."""
     top = x == math.inf

@@ -5,16 +5,17 @@ As in rows/launch.py, kernels take addresses: one compiled version serves NumPy 
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
-from math import prod
+from math import inf, log, prod
 from typing import Any
 
 import numpy as np
 
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import OF_SCORES
+from kofn.kernels.contract import AGAINST, OF_SCORES
 from kofn.kernels.cpu.choice.layout import LANES, room_of
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
@@ -110,8 +111,10 @@ def truncated(
     temperature: Number,
     labels: Array | None,
     wanted: bool,
+    min_p: float | None = None,
+    what: int = AGAINST,
 ) -> tuple[Array | None, Array]:
-    """(weights of the softmax over the k largest scores or a nucleus, 0 per row).
+    """(weights of the softmax over a set of the largest scores, 0 per row), or what is asked for.
 
     With labels, int64 per row, weights less 1 at the label, or None if nobody wants these, and the
     loss. Nothing of this is of half precision, though x may be.
@@ -120,8 +123,8 @@ def truncated(
     x = memory.packed(x)
     out, each = memory.empty(x, x.shape) if wanted else None, memory.empty(x, x.shape[:-1])
     labels = None if labels is None else memory.packed(labels)
-    share = 1.0 if p is None else p
-    _deal_truncated("truncated", x, temperature, labels, out, each, k or 0, share)
+    share, least = 1.0 if p is None else p, log(min_p) if min_p else -inf
+    _deal_truncated("truncated", x, temperature, labels, out, each, k or 0, share, least, what)
     return out, each
 
 
@@ -132,20 +135,22 @@ def truncated_gradients(
     memory = memory_of(x)
     x, weights, cotangent = (memory.packed(one) for one in (x, weights, cotangent))
     out, each = memory.empty_like(x), memory.empty(x, x.shape[:-1])
-    _deal_truncated("back", x, temperature, weights, out, each, 0, 1.0, cotangent)
+    _deal_truncated("back", x, temperature, weights, out, each, 0, 1.0, cotangent=cotangent)
     return out, each
 
 
 def _deal_truncated(
     name: str, x: Array, temperature: Number, given: Array | None, out: Array | None, each: Array,
-    k: int, share: float, cotangent: Array | None = None,
+    k: int, share: float, least: float = -inf, what: int = AGAINST,
+    cotangent: Array | None = None,
 ) -> None:  # fmt: skip
     """Rows to threads; `given` are labels or weights."""
     memory, n, count = memory_of(x), x.shape[-1], prod(x.shape[:-1])
     size = max(x.itemsize, 4)
     temperature, at = per_row(temperature, memory, count, size)
     places = (0 if one is None else memory.address(one) for one in (given, out, each, cotangent))
-    room, job = n if out is None else 0, (memory.address(x), at, *places, k)
+    (bits,) = struct.unpack("q", struct.pack("d", least))
+    room, job = n if out is None else 0, (memory.address(x), at, *places, k, bits, what)
     _offer(name, x, job, share, room, (temperature, given, out, each, cotangent))
 
 
@@ -179,7 +184,7 @@ def _job_of_halves(
     if len(others) == 1:
         modes, out_at = [*modes, in_slot(ANSWERS)], others[0]
     else:
-        modes += [8, 4 * n, 4, COPIED, COPIED]
+        modes += [8, 4 * n, 4, *[COPIED] * 4]
     place = half.room_of(max(room, team_room(n)), len(words), n * min(chunk, count), 2)
     step = half.Step(native.address(code), words, array("q", modes))
     return *half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 0), place.width

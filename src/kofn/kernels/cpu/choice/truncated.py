@@ -1,7 +1,8 @@
 """The work of one thread: softmax over the largest scores of its rows, its loss, and its gradient.
 
-Those are the k largest scores, or the nucleus, the fewest with the share p of all the weight. Its
-least score is found as in search.py: a bracket, narrowed by adding up weights instead of counting.
+Those are the k largest scores, of them the nucleus, the fewest with the share p of their weight,
+and of it the scores whose weight is not too far below the greatest. The nucleus' least score is
+found as in search.py: a bracket, narrowed by adding up weights instead of counting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import ENTROPY, INFINITE, KEPT, LAST
 from kofn.kernels.cpu.choice.search import (
     HALVE,
     STEPS,
@@ -36,9 +38,10 @@ from kofn.kernels.cpu.runtime.vector_math import (
 from kofn.kernels.cpu.runtime.words import exponential
 
 # A job, the integers that every thread on it reads: those of shares.py first. LABELS and G are 0
-# where there are none, OUT where nobody wants the weights.
-N, X, T, LABELS, OUT, EACH, G, K = range(4, 12)
-WORDS = 12
+# where there are none, OUT where nobody wants the weights. LEAST has the bits of a float: the
+# logarithm of the least weight, as a share of the greatest. WHAT is a number of contract.py.
+N, X, T, LABELS, OUT, EACH, G, K, LEAST, WHAT = range(4, 14)
+WORDS = 14
 
 SETTLE = 4
 """After so many steps, look whether the bracket has one score only, however often."""
@@ -150,19 +153,58 @@ def nucleus(x, e, share, least, greatest):
 
 
 @plain
-def _truncate(x, k, share, t, shared, least, greatest, e):
-    """Leave the weights e of kept entries, return their sum. Ties share the places if `shared`."""
-    places, one = real(t, 1.0), real(t, 1.0)
+def _truncate(x, k, share, log_least, t, shared, least, greatest, e):
+    """Leave the weights e of kept entries, return their sum, and what the least of them reaches.
+
+    Ties for the k-th place share the places if `shared`.
+    """
+    places, one, last = real(t, 1.0), real(t, 1.0), least
     if k > 0:
         last, above = kth_largest(x, k, least, greatest)
         if shared and above >= 0:
             places = real(t, (k - above) / (count_from(x, last) - above))
         if above < 0:
             last = least_from(x, last)
-    else:
-        low = max(least, greatest - real(t, FAINT) * t)
+    if share < 1:
+        low = max(last, greatest - real(t, FAINT) * t)
         last = least_from(x, nucleus(x, e, share, low, greatest))
-    return _keep(x, e, last, places if shared else one)
+    if log_least > -math.inf:
+        last = max(last, greatest + real(t, log_least) * t)
+    return _keep(x, e, last, places if shared else one), last
+
+
+@loop
+def _tilt(x, e, greatest, per_t):
+    """The sum of e·z, z = (x − greatest)/T, where e is not 0."""
+    widest_vectors()
+    zero, whole = real(greatest, 0.0), 0.0
+    for start in range(0, x.size, BLOCK):
+        stop, part = start + BLOCK, zero
+        xs, es = x[start:stop], e[start:stop]
+        for i in range(xs.size):
+            part += es[i] * _below(xs[i], greatest, per_t) if es[i] != zero else zero
+        whole += part
+    return whole
+
+
+@plain
+def _turn(x, e, greatest, per_t, mean, by):
+    """Write −by·e(z − mean), the slope of the entropy in z."""
+    widest_vectors()
+    zero = real(greatest, 0.0)
+    for i in range(x.size):
+        z = _below(x[i], greatest, per_t)
+        e[i] = by * e[i] * (mean - z) if e[i] != zero else zero
+
+
+@plain
+def _entropy(x, t, whole, greatest, e, wanted):
+    """−Σ p·log p of p = e/whole; the slopes in (x − greatest)/T take the place of e."""
+    per_t = real(greatest, 1.0) / t
+    mean = _tilt(x, e, greatest, per_t) / whole
+    if wanted:
+        _turn(x, e, greatest, per_t, real(greatest, mean), real(greatest, 1 / whole))
+    return math.log(whole) - mean
 
 
 @plain
@@ -180,26 +222,52 @@ def _special(x, lowest, bad, e):
 
 
 @plain
-def _softmax(x, k, share, t, label, lowest, e, wanted):
+def _still(x, lowest, bad, label, count, e):
+    """The answer of a row of `_special`, which does not change with its scores."""
+    top = label < 0 or x[label] == real(lowest, math.inf)
+    for i in range(x.size):
+        e[i] = real(lowest, math.nan) if e[i] != e[i] else real(lowest, 0.0)
+    if bad:
+        return math.nan
+    if label < 0:
+        return math.log(max(count, 1))
+    return math.log(count) if top else math.inf
+
+
+@plain
+def _softmax(x, k, share, log_least, t, label, what, lowest, e, wanted):
     """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
 
-    With a label, scores equal to the k-th share the places left; without, all of them are kept.
+    With a label and k alone, scores equal to the k-th share the places left; else all are kept.
     """
     least, greatest, bad = ends(x, lowest)
     zero, infinity = real(lowest, 0.0), real(lowest, math.inf)
     if bad or t != t or not least <= greatest or greatest == infinity:
         bad = bad or (t != t and greatest < infinity)
+        if what == LAST:
+            return math.nan if bad else -math.inf
         count = _special(x, lowest, bad, e)
-        if label < 0:
+        if label < 0 and what != ENTROPY:
             return 0.0
-        top = x[label] == infinity
-        for i in range(x.size):  # the loss does not change with the scores
-            e[i] = real(lowest, math.nan) if e[i] != e[i] else zero
-        return math.nan if bad else (math.log(count) if top else math.inf)
-    whole = _raise(x, greatest, real(lowest, 1.0) / t, lowest, e)
-    if k > 0 or share < 1:
-        whole = _truncate(x, k, share, t, label >= 0, least, greatest, e)
+        return _still(x, lowest, bad, label, count, e)
+    whole, last = _raise(x, greatest, real(lowest, 1.0) / t, lowest, e), least
+    own = e[label] if label >= 0 else zero
+    only_k = share >= 1 and log_least == -math.inf
+    if k > 0 or not only_k:
+        shared = label >= 0 and only_k
+        whole, last = _truncate(x, k, share, log_least, t, shared, least, greatest, e)
+    if what == LAST:
+        return np.float64(last)
     whole = max(whole, 1.0)
+    if what == ENTROPY:
+        return _entropy(x, t, whole, greatest, e, wanted)
+    if label >= 0 and lowest < x[label] < last:
+        if what == INFINITE:
+            e[:] = zero
+            return math.inf
+        if what == KEPT:
+            e[label] = own
+            whole += own
     if wanted:
         _scale(e, real(lowest, 1 / whole))
     if label < 0:
@@ -224,12 +292,13 @@ def truncated(kind: int, number: Any) -> Any:
         wanted, labelled = words[OUT] != 0, words[LABELS] != 0
         outs = carray(pointer(words[OUT] if wanted else own), rows * n if wanted else n, number)
         labels = carray(pointer(words[LABELS] if labelled else own), rows, np.int64)
+        log_least, what = carray(pointer(job + 8 * LEAST), 1, np.float64)[0], words[WHAT]
         lowest = lowest_of(xs)
         for r in range(first, last):
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
             x = xs[r * n : r * n + n]
-            answers[r] = _softmax(x, k, share, ts[r], label, lowest, out, wanted)
+            answers[r] = _softmax(x, k, share, log_least, ts[r], label, what, lowest, out, wanted)
 
     return served(work)
 

@@ -1,0 +1,101 @@
+"""log Σ e^{x/T} over the entries of rows that are not named, and no array of the size of rows.
+
+test_losses_distillation.py holds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kofn.arrays.kinds import Array, compute_dtype, deleted
+from kofn.formulas import named
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import TEMPERED
+from kofn.operations.topk import AT_ONCE
+from kofn.rows.given import Given
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
+    """Yield scores of some rows, in the compute dtype and −∞ where they do not count, what there is
+    per row, and how many rows were before.
+    """
+    x: Any = given.scores
+    n, wide = x.shape[-1], compute_dtype(x)
+    rows, named_ = x.reshape(-1, n), entries.reshape(-1, entries.shape[-1])
+    numbers = [one if type(one) is float else one.reshape(-1, 1) for one in per_row]
+    step = max(1, AT_ONCE // (n + 1))
+    for at in range(0, rows.shape[0], step):
+        part = rows[at : at + step]
+        block = part.new_full((part.shape[0], n + 1), -math.inf, dtype=wide)
+        block[:, :n] = part.masked_fill(deleted(part), -math.inf)
+        block.scatter_(-1, named_[at : at + step], -math.inf)
+        yield at, block[:, :n], [e if type(e) is float else e[at : at + step] for e in numbers]
+
+
+def _rest(_: Any, given: Given, entries: Tensor, base: Tensor) -> Tensor:
+    found = base.new_empty(base.shape)
+    flat = found.view(-1, 1)
+    for at, x, (own, t) in _blocks(given, entries, base, given.temperature):
+        top = x.amax(-1, keepdim=True)
+        none = top == -math.inf
+        top = top.masked_fill(none, 0.0)
+        total = x.sub_(top).div_(t).exp_().sum(-1, keepdim=True).log()
+        part = (top - own) / t + total
+        flat[at : at + len(part)] = part.masked_fill(none, -math.inf)
+    return found
+
+
+def _rest_back(
+    _: Any, given: Given, cotangent: Tensor, entries: Tensor, base: Tensor, rest: Tensor
+) -> tuple[Tensor, Tensor]:
+    x: Any = given.scores
+    slopes, t = x.new_empty(x.shape), given.temperature
+    flat, in_t = slopes.view(-1, x.shape[-1]), []
+    for at, block, (v, own, whole, each) in _blocks(given, entries, cotangent, base, rest, t):
+        z = (block - own).div_(each)
+        p = (z - whole.masked_fill(whole == -math.inf, 0.0)).exp_().mul_(v / each)
+        flat[at : at + len(p)] = p
+        if type(t) is not float:
+            in_t.append(-(p * z.masked_fill_(p == 0, 0.0)).sum(-1))
+    if type(t) is float:
+        return slopes, cotangent.new_zeros(cotangent.shape)
+    return slopes, _joined(in_t, cotangent)
+
+
+def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
+    """Return numbers per row of blocks, with the shape of others."""
+    import torch
+
+    return torch.cat(parts).reshape(like.shape) if parts else like.new_zeros(like.shape)
+
+
+def plain(given: Given, entries: Array, base: Array) -> Array:
+    x, _, temperature, *_ = given.per_row()
+    return named.rest(x, temperature, base, entries)
+
+
+REST = Operation(
+    name="softmax_rest",
+    takes="x n, entries i, base r, t #",
+    gives="rest r",
+    of=TEMPERED,
+    kernel=_rest,
+    functions="topk_kl",
+    lacks={"JAX": "array code", "segments": "no function for segments"},
+    plain=plain,
+    back=(
+        Operation(
+            name="softmax_rest_backward",
+            takes="cotangent r, x n, entries i, base r, rest r, t #",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_rest_back,
+        ),
+    ),
+)
+"""Of tensors; `plain` is for other arrays, and what transforms see."""

@@ -466,6 +466,21 @@ def test_even_classes_and_regression_are_not_warned_of(here):
         assert ("most frequent" in shown) == (task == "classification")
 
 
+def test_columns_are_left_out_by_name_whatever_is_in_them(here):
+    ids = [f"x{i}" for i in range(60)]
+    table(id=ids, name="same").to_csv("data.csv", index=False)
+    how = ["data.csv", "--target", "label", "-k", 2, *QUICK]
+    assert "id" in refused(*how)
+    result = run(*how, "--drop", "id", "--drop", "name", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [each["column"] for each in found["all_columns"]] == list("abcdef")
+    assert "no column 'ids' in data.csv; did you mean 'id'?" in refused(*how, "--drop", "ids")
+    line = refused(*how, "--drop", "label")
+    assert "--drop and --target both name 'label'" in line
+    assert "--drop needs a table" in refused("--drop", "id")
+
+
 def test_an_unknown_metric_is_refused(here):
     line = refused("data.csv", "--target", "label", "-k", 2, "--metric", "auc")
     assert "--metric must be one of accuracy, balanced; got 'auc'" in line

@@ -29,6 +29,10 @@ def select(
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a column to leave out, an id, say; repeat it for several."),
+    ] = None,
     k: Annotated[
         int | None,
         typer.Option("-k", help="Number of columns to select; 16 by default for the digits."),
@@ -77,7 +81,7 @@ def select(
     one_of("metric", metric, METRICS)
     out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
-    tables = _load(data, target, k, task, missing, seed)
+    tables = _load(data, target, drop or [], k, task, missing, seed)
     with files.results(out, report.FILES, force, data, "the table") as to:
         outcomes = _work(tables, seed=seed, splits=splits, steps=steps, metric=metric)
         seconds = time.monotonic() - began
@@ -91,7 +95,13 @@ def select(
 
 
 def _load(
-    data: Path | None, target: str | None, k: int | None, task: str, missing: str, seed: int
+    data: Path | None,
+    target: str | None,
+    drop: list[str],
+    k: int | None,
+    task: str,
+    missing: str,
+    seed: int,
 ) -> list[tuple[Table, int]]:
     """Return the tables to work on, each with its number of columns to choose."""
     from kofn.commands.select import table as tables
@@ -99,8 +109,9 @@ def _load(
     one_of("task", task, tables.TASKS)
     one_of("missing", missing, tables.MISSING)
     if data is None:
-        if target is not None:
-            raise InputError("--target needs a table; use: kofn select DATA.csv --target NAME -k K")
+        if target is not None or drop:
+            what = "--drop" if target is None else "--target"
+            raise InputError(f"{what} needs a table; use: kofn select DATA.csv --target NAME -k K")
         if task == "regression":
             raise InputError(
                 "--task regression needs a table; the digits are a classification task"
@@ -110,7 +121,7 @@ def _load(
         return [(digits, k), (tables.planted_table(seed), tables.PLANTED_K)]
     if target is None:
         raise InputError("--target NAME is missing; name the column to predict")
-    table = tables.read_table(data, target, task, missing)
+    table = tables.read_table(data, target, task, missing, drop)
     if k is None:
         raise InputError(
             f"-k is missing; choose how many columns to keep, 1..{len(table.columns) - 1}"

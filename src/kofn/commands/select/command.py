@@ -158,8 +158,9 @@ def _work(
                 random_state=seed,
                 callback=lambda *now: progress.trained(*now),
             )
-            how = {"selector": selector, "splits": splits, "seed": seed, "metric": metric}
-            comparison = compare(table, k, tell=tell, **how)
+            comparison = compare(
+                table, k, selector=selector, splits=splits, seed=seed, tell=tell, metric=metric
+            )
             progress.begin("all rows", trains=True)
             final = clone(selector).fit(filled(table.X, table.X), table.y)
             outcomes.append(Outcome(table, final, comparison))

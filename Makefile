@@ -50,7 +50,7 @@ GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest
 .PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-24s%s\n", $$1, $$2}'
 
 demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by many methods
 	$(BIN)/kofn select --force
@@ -191,7 +191,7 @@ library-own: $(READY)  ## compile the CPU kernels for this machine's processor a
 	$(BIN)/python -m wheels.library --own
 
 kernels: $(READY)  ## translate and compile those CPU kernels that have changed
-	$(BIN)/python -c "from kofn.kernels.cpu import every; every.ship()"
+	$(BIN)/python -c "from wheels.library import every; every.ship()"
 	$(MAKE) library-own
 
 clean:  ## remove .venv, caches and all generated files

@@ -133,7 +133,7 @@ CHOICES = {
 
 VAE = Study(
     "vae",
-    "One seed and two epochs: less than a minute.",
+    "One seed and two epochs: less than a minute, and too few to compare methods by.",
     names("method", "Training method; {names}", ESTIMATORS, usual=8),
     count("epochs", "Number of passes over the 1,347 training images", 100, quick=2),
     count("factors", "Number of categorical latents per image.", 3),

@@ -88,7 +88,7 @@ class Squared(TwoTails):
 
 squared = Squared("squared")
 '''
-FACE, NEW = "src/kofn/links/__init__.py", "src/kofn/links/squared.py"
+FACE, NEW = "src/kofn/links/__init__.py", "src/kofn/links/built_in/squared.py"
 
 
 def before(anchor, text):
@@ -101,7 +101,13 @@ def after(anchor, text):
 
 # What CONTRIBUTING.md says: (a piece of a file, what stands there then).
 SOURCES = {
-    FACE: [before("\n# isort: split", "from kofn.links.squared import squared as squared\n")],
+    FACE: [
+        before(
+            "from kofn.links.link import",
+            "from kofn.links.built_in.squared import squared as squared\n",
+        ),
+        after('"logistic", "normal"', ', "squared"'),
+    ],
 }
 ORACLES = {
     "tests/oracles.py": [

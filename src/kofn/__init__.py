@@ -14,7 +14,7 @@ exactly; `dir(kofn)` lists all names.
 
 `kofn.nn` has PyTorch modules, `kofn.projections` the closest points of sets of choices,
 `kofn.distributed` the maps over several processes, and `kofn.streaming` the maps of rows that do
-not fit into memory. Rooms and names that not everybody needs are loaded when they are first used.
+not fit into memory. Modules and names that not everybody needs are loaded at their first use.
 `kofn.feature_selection`, `kofn.onnx` and the modules of `kofn.integrations` need other libraries
 and are imported by their names.
 """

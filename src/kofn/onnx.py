@@ -29,7 +29,7 @@ except ImportError as error:
 from kofn.arrays.torch.operator import OPERATORS, translated
 from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.links import table
-from kofn.links.entmax import NEAR_1
+from kofn.links.built_in.entmax import NEAR_1
 from kofn.links.link import by_id
 from kofn.links.recorded import target
 from kofn.links.targets import arguments_of

@@ -237,6 +237,7 @@ ENTRIES = {
     "": None,
     "1, two": None,
     "constructor": None,
+    "2\uff0c1\u30010.5\uff1b-1": [2.0, 1.0, 0.5, -1.0],
     "nan": None,
     "2000000": None,
     " ".join("1" * 65): None,

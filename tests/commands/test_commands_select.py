@@ -431,3 +431,56 @@ def test_a_wide_table_has_no_scores_for_columns_that_were_not_trained_on(here):
     assert result.exit_code == 0, result.output
     found = json.loads((here / "kofn-select" / "selection.json").read_text())
     assert sum(each["score"] is None for each in found["all_columns"]) == 66
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced"])
+def test_where_one_class_is_frequent_the_majority_is_said_and_another_metric_tells_more(
+    here, metric
+):
+    frame = table(120)
+    frame["label"] = np.where(frame["b"] > np.quantile(frame["b"], 0.9), "yes", "no")
+    frame.to_csv("data.csv", index=False)
+    how = ["data.csv", "--target", "label", "-k", 2, "--metric", metric, *QUICK]
+    result = run(*how)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-select/selection.json").read_text())
+    assert found["majority"] == pytest.approx(0.9 if metric == "accuracy" else 0.5)
+    assert found["score"] == compare.NAMES[metric]
+    text = " ".join(result.stdout.split())
+    assert f"Always the most frequent class: {found['score']} {found['majority']:.3f}." in text
+    warned = "--metric balanced compares by the classes" in text
+    assert warned == (metric == "accuracy")
+    (drawn,) = (each for each in found["methods"] if each["method"] == "random")
+    if metric == "balanced":  # columns that tell nothing are no better than the majority
+        assert drawn["held_out"]["RBF SVM"]["mean"] < 0.8
+
+
+def test_even_classes_and_regression_are_not_warned_of(here):
+    for task in ("classification", "regression"):
+        table(task=task).to_csv("data.csv", index=False)
+        result = run("data.csv", "--target", "label", "-k", 2, *QUICK, "--json")
+        found = json.loads(result.stdout)
+        assert (found["majority"] is None) == (task == "regression")
+        shown = run("data.csv", "--target", "label", "-k", 2, *QUICK, "--force").stdout
+        assert "Warning" not in shown
+        assert ("most frequent" in shown) == (task == "classification")
+
+
+def test_columns_are_left_out_by_name_whatever_is_in_them(here):
+    ids = [f"x{i}" for i in range(60)]
+    table(id=ids, name="same").to_csv("data.csv", index=False)
+    how = ["data.csv", "--target", "label", "-k", 2, *QUICK]
+    assert "id" in refused(*how)
+    result = run(*how, "--drop", "id", "--drop", "name", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [each["column"] for each in found["all_columns"]] == list("abcdef")
+    assert "no column 'ids' in data.csv; did you mean 'id'?" in refused(*how, "--drop", "ids")
+    line = refused(*how, "--drop", "label")
+    assert "--drop and --target both name 'label'" in line
+    assert "--drop needs a table" in refused("--drop", "id")
+
+
+def test_an_unknown_metric_is_refused(here):
+    line = refused("data.csv", "--target", "label", "-k", 2, "--metric", "auc")
+    assert "--metric must be one of accuracy, balanced; got 'auc'" in line

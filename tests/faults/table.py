@@ -239,7 +239,7 @@ FAULTS = (
     Fault(
         "an error of a number does not name the value",
         "arrays/checks.py",
-        'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}")',
+        'raise ValueError(f"{name} must be {_text(allowed)}; got {value!r}{also}")',
         'raise ValueError(f"{name} must be {_text(allowed)}")',
         ("test_schedules.py", "test_arrays_checks.py"),
     ),
@@ -305,5 +305,19 @@ FAULTS = (
         "if has < promised:",
         "if has == 0 < promised:",
         ("test_kernels_library.py",),
+    ),
+    Fault(
+        "two sources of an estimator draw the same numbers, of one integer",
+        "arrays/random.py",
+        "        rng = _seeded(rng, like)\n    jax",
+        "        pass\n    jax",
+        ("test_package_seeds.py",),
+    ),
+    Fault(
+        "a loss of all processes has the gradient of their sum, not of their mean",
+        "nn/routing/losses.py",
+        "total * (processes.size / number)",
+        "total / number",
+        ("test_nn_router_processes.py",),
     ),
 )

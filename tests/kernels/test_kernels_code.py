@@ -11,7 +11,7 @@ import pytest
 from kofn.kernels import contract
 from kofn.kernels.cpu import every
 from kofn.kernels.cpu.compiler import machine, now
-from kofn.kernels.cpu.rows import formulas, launch, layout, passes
+from kofn.kernels.cpu.rows import launch, layout, passes
 
 INF, NAN = np.inf, np.nan
 ABREAST = [
@@ -41,7 +41,7 @@ def loops_of(kind, size):
     "kind",
     [
         pytest.param(
-            kind, marks=() if kind in (formulas.NORMAL, formulas.POWER) else pytest.mark.full
+            kind, marks=() if kind in (contract.NORMAL, contract.POWER) else pytest.mark.full
         )
         for kind in layout.SERVED
     ],
@@ -57,7 +57,7 @@ def test_loops_are_vectors_of_the_precision_they_are_given(kind):
 
 def test_the_normal_link_calls_no_function_in_double_precision():
     """A call of erfc per entry took nine times as long as the rest."""
-    for name, of in loops_of(formulas.NORMAL, 8).items():
+    for name, of in loops_of(contract.NORMAL, 8).items():
         code = optimised(of)
         assert " x double>" in code, name
         assert not re.findall(r"call double @(?!llvm)", code), name
@@ -71,7 +71,7 @@ def optimised(code):
 @pytest.mark.parametrize("name", ["weigh", "slope"])
 def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
     """A load under a mask waits for it: rows outside the cache took twice as long."""
-    code = launch.pass_code("loops", name, formulas.LOGISTIC, 4)
+    code = launch.pass_code("loops", name, contract.LOGISTIC, 4)
     assert "@llvm.masked.load" not in optimised(code)
     assembly = machine.assembly(now.translated(code), code.symbol)
     assert not re.findall(r"\(%\w+.*\), %[xyz]mm.*\{%k\d\}", assembly)
@@ -80,7 +80,7 @@ def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
 @pytest.mark.parametrize("name", ABREAST)
 def test_lanes_are_vectors_from_first_to_last(name):
     """No loop over lanes is left: neither unrolled to single numbers, nor one after another."""
-    code = optimised(launch.pass_code("interleaved", name, formulas.LOGISTIC, 4))
+    code = optimised(launch.pass_code("interleaved", name, contract.LOGISTIC, 4))
     assert not re.findall(SINGLE, code)
 
 
@@ -88,7 +88,7 @@ def test_lanes_are_vectors_from_first_to_last(name):
 def test_lanes_with_an_alpha_each_are_vectors(name):
     """The exponents of the power are computed once for each of them, before the loop."""
     module = "alpha_loops" if name in layout.IN_ALPHA_ABREAST else "interleaved"
-    code = optimised(launch.pass_code(module, name, formulas.POWER, 4))
+    code = optimised(launch.pass_code(module, name, contract.POWER, 4))
     assert not re.findall(SINGLE, code)
 
 

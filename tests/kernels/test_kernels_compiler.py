@@ -15,8 +15,8 @@ from kofn.kernels.cpu.rows.layout import SERVED
 from kofn.kernels.cpu.runtime.sources import KERNELS, counts
 
 of = digests.of_code
-EQUAL = launch.pass_code("value_loops", "total", 0, 8)
-SMALL = launch.pass_code("value_loops", "total", 0, 4)  # compiled in a blink
+EQUAL = launch.pass_code("pass_loops", "total", 0, 8)
+SMALL = launch.pass_code("pass_loops", "total", 0, 4)  # compiled in a blink
 
 
 def test_code_that_calls_what_a_process_lacks_is_refused():

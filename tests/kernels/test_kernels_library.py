@@ -187,7 +187,7 @@ def test_without_a_library_functions_are_compiled_or_array_code_serves(alone, tm
     alone.setattr(library, "FILE", path)
     assert library.found() is None
     assert library.served() is None
-    assert native._compiled(launch.pass_code("value_loops", "total", 0, 4)) != 0
+    assert native._compiled(launch.pass_code("pass_loops", "total", 0, 4)) != 0
 
 
 REASONS = {

@@ -18,7 +18,7 @@ build = pytest.importorskip("wheels.library")  # which needs llvmlite
 from wheels import platforms  # noqa: E402
 
 RELEASE = ROOT / "tests" / "release"
-SMALL = launch.pass_code("value_loops", "total", 0, 4)  # compiled in a blink
+SMALL = launch.pass_code("pass_loops", "total", 0, 4)  # compiled in a blink
 
 
 def script(name, monkeypatch):

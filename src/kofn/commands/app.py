@@ -56,5 +56,6 @@ def _options(
 
 
 for _command in (select, compare, apply, explore, warm, bench):
-    app.command(epilog=EXAMPLES[_command.__name__])(_command)
+    hidden = _command is warm  # it has nothing to do any more
+    app.command(epilog=EXAMPLES[_command.__name__], hidden=hidden)(_command)
 app.command(hidden=True, add_help_option=False, context_settings=moved.ANY)(moved.train)

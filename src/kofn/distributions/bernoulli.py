@@ -180,7 +180,7 @@ class Bernoulli(Discrete[ArrayT]):
 
     def conditioned(self, perturbed: ArrayT) -> ArrayT:
         """Return `perturbed` with the first derivative of `perturb_given` for the same noise."""
-        perturbed, xp = self._own(perturbed), namespace(self.logits)
+        perturbed, xp = self._beside(self._own(perturbed)), namespace(self.logits)
         with quiet(perturbed):
             z, y = stop_gradient(perturbed), self._settled()
             up = z > 0

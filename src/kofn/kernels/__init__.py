@@ -58,6 +58,10 @@ class RowKernels(Protocol):
         The cotangents of k and temperature are not read where both are numbers.
         """
 
+    sums: Any
+    """(pass, x, θ, k, temperature, link) -> the two sums of a `Pass` of cpu/rows/passes.py, (2, …),
+    where θ is known; a backend need not have it."""
+
     values: Any
     """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
 

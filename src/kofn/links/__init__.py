@@ -1,18 +1,21 @@
-"""Links: the cumulative distribution functions F of Σ F((x − θ)/T) = k. A link is one line here."""
+"""Links: the cumulative distribution functions F of Σ F((x − θ)/T) = k.
+
+Those of the files of `built_in` that are imported here are the table.
+"""
 
 from kofn.arrays.names import answer_for_others
-from kofn.links.entmax import entmax as entmax
-from kofn.links.exponential import exponential as exponential
-from kofn.links.laplace import laplace as laplace
-from kofn.links.linear import linear as linear
+from kofn.links.built_in.entmax import entmax as entmax
+from kofn.links.built_in.exponential import exponential as exponential
+from kofn.links.built_in.laplace import laplace as laplace
+from kofn.links.built_in.linear import linear as linear
+from kofn.links.built_in.logistic import logistic as logistic
+from kofn.links.built_in.normal import normal as normal
 from kofn.links.link import Link as Link
-from kofn.links.logistic import logistic as logistic
-from kofn.links.normal import normal as normal
 
 # isort: split
 from kofn.links.table import TABLE as TABLE
 
-__all__ = ["Link", *sorted(TABLE)]
+__all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ therefore uses the link `inner`, whose z is 0 at the end; θ is returned for mea
 from __future__ import annotations
 
 from kofn.arrays.typing import ArrayT, Number
-from kofn.links.link import BuiltIn, Link
+from kofn.links.link import BuiltIn
 
 
 class Bounded(BuiltIn):
@@ -25,14 +25,14 @@ class Bounded(BuiltIn):
     def colour(self) -> str | None:  # type: ignore[override]
         return self._inner.colour
 
-    def with_alpha(self, alpha: Number) -> Link:
+    def with_alpha(self, alpha: Number) -> BuiltIn:
         link = object.__new__(Bounded)
         link.name, link.id = self.name, self.id
         link._inner, link.alpha = self._inner.with_alpha(alpha), alpha
         return link
 
     @property
-    def inner(self) -> Link:
+    def inner(self) -> BuiltIn:
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:

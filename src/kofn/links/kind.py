@@ -16,7 +16,7 @@ class Kind(NamedTuple):
     number: int
     """Its number in every backend: the next that is free. No other kind ever gets it."""
     formulas: dict[str, Formula]
-    """By name, in the words of `vocabulary.py`; `links/logistic.py` says what each returns."""
+    """By name, in the words of `vocabulary.py`; `built_in/logistic.py` says what each returns."""
     octaves: bool = False
     """`prepare` keeps 2^octaves of an entry, which a step of θ multiplies; else z itself."""
     order: int = 0

@@ -244,6 +244,13 @@ class BuiltIn(Link):
     def integral_is_known(self) -> bool:
         return True
 
+    @property
+    def inner(self) -> BuiltIn:
+        return self
+
+    def with_alpha(self, alpha: Number) -> BuiltIn:
+        return self
+
 
 def _bisect_quantile(cdf: Callable[[Array], Array], q: Array) -> Any:
     """Find F⁻¹(q) by widening a bracket until it contains q, then bisection."""

@@ -42,7 +42,7 @@ def target(operator: Operator, constant: Constant, **words: Any) -> tuple[Target
         setattr(Number, method, made(name))
     for method, name in REFLECTED.items():
         setattr(Number, method, made(name, -1))
-    named = {word: made(name) for word, name in WORDS.items()}
+    named: dict[str, Any] = {word: made(name) for word, name in WORDS.items()}
     named["like"] = lambda z, value: Number(lambda: constant(z.value, value))
     named["rounding"] = lambda z: KINK * 2.0**-23
     return Target(named | words, rebound), Number

@@ -28,7 +28,7 @@ class Target:
         self.words, self._make, self._number = words, make, number
         self._made: dict[FunctionType, Made] = {}
 
-    def __call__(self, function: FunctionType) -> Made:
+    def __call__(self, function: Any) -> Made:
         if function not in self._made:
             found = {name: self.named(function, name) for name in names_of(function)}
             self._made[function] = self._make(function, found)
@@ -135,8 +135,8 @@ class Typed(ast.NodeTransformer):
     """Writes a formula as one would for one number of a static type.
 
     Numbers are of the type of the first argument: a plain 0.5 would be a float64. `where` and & are
-    branches, which a compiler makes vector code of. All of this decides, too, how many vectors it
-    adds up side by side, and so the last bit of a sum.
+    branches, and `divided` is a quotient, of which a compiler makes vector code. All of this
+    decides, too, how many vectors it adds up side by side, and so the last bit of a sum.
     """
 
     def __init__(self, first: str, constants: set[str]) -> None:
@@ -166,12 +166,13 @@ class Typed(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         word = node.func.id if isinstance(node.func, ast.Name) else ""
         if word == "like":
-            return self.visit(node.args[1])  # type: ignore[no-any-return]
-        if word != "where":
-            return self.generic_visit(node)
-        node.args[0] = between(node.args[0])
+            return self.visit(node.args[1])
+        if word == "where":
+            node.args[0] = between(node.args[0])
         self.generic_visit(node)
-        return ast.IfExp(*node.args)
+        if word == "divided":
+            return ast.BinOp(node.args[0], ast.Div(), node.args[1])
+        return ast.IfExp(*node.args) if word == "where" else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)

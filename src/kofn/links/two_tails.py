@@ -16,12 +16,12 @@ class TwoTails(BuiltIn):
     def _tail(self, z: Array) -> tuple[Real, ...]:
         """Return (the smaller of F and 1 − F; whether F > ½; F′; F″)."""
         (kind,) = self.kinds
+        found: tuple[Real, ...]
         if "tail_of_size" in kind.formulas:
             upper = z > 0
-            given, name = (exp(where(upper, -z, z)), upper), "tail_of_size"
+            found = kind.called("tail_of_size", exp(where(upper, -z, z)), upper)
         else:
-            given, name = apart(z) if kind.octaves else (z,), "tail"
-        found: tuple[Real, ...] = kind.called(name, *given)
+            found = kind.called("tail", *(apart(z) if kind.octaves else (z,)))
         return found
 
     def cdf(self, z: ArrayT) -> ArrayT:

@@ -13,9 +13,31 @@ from typing import Any
 from kofn.arrays.kinds import namespace, special
 
 __all__ = [
-    *("KINK", "Real", "divided", "erfc", "exp", "exp_in_reach", "expm2", "far", "far_tail"),
-    *("farthest", "greatest", "least", "like", "log", "log1p", "log_chance", "log_rest"),
-    *("normal_tail", "over", "power", "reach", "rounding", "size", "sqrt", "where"),
+    "KINK",
+    "Real",
+    "divided",
+    "erfc",
+    "exp",
+    "exp_in_reach",
+    "expm2",
+    "far",
+    "far_tail",
+    "farthest",
+    "greatest",
+    "least",
+    "like",
+    "log",
+    "log1p",
+    "log_chance",
+    "log_rest",
+    "normal_tail",
+    "over",
+    "power",
+    "reach",
+    "rounding",
+    "size",
+    "sqrt",
+    "where",
 ]
 
 Real = Any

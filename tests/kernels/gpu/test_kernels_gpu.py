@@ -144,7 +144,7 @@ EVERY += [
 )
 def test_an_alpha_per_row_takes_no_memory(n, capability, compiled):
     for kernel in (one_program.forward, one_program.backward):
-        warps, constants = constants_of(kernel, formulas.POWER.value, n)
+        warps, constants = constants_of(kernel, contract.POWER, n)
         found, _ = compiled(kernel, capability, warps, alpha="*fp32", **constants)
         assert found["STACK"] == found["LOCAL"] == 0
 
@@ -155,7 +155,7 @@ def test_an_alpha_per_row_takes_no_memory(n, capability, compiled):
 )
 def test_numbers_for_all_rows_take_no_memory(n, capability, compiled):
     for kernel in (one_program.forward, one_program.backward):
-        warps, constants = constants_of(kernel, formulas.LOGISTIC.value, n)
+        warps, constants = constants_of(kernel, contract.LOGISTIC, n)
         found, _ = compiled(kernel, capability, warps, per_row="fp32", **constants)
         assert found["STACK"] == found["LOCAL"] == 0
 

@@ -29,6 +29,10 @@ def select(
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a column to leave out, an id, say; repeat it for several."),
+    ] = None,
     k: Annotated[
         int | None,
         typer.Option("-k", help="Number of columns to select; 16 by default for the digits."),
@@ -44,6 +48,13 @@ def select(
             "(fill in the median of the column, over the training rows)."
         ),
     ] = "refuse",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="How to score classification: accuracy, or balanced, the mean over classes of "
+            "the accuracy on their rows."
+        ),
+    ] = "accuracy",
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     splits: Annotated[int, typer.Option(help="Number of random splits to compare on.")] = 10,
     steps: Annotated[int, typer.Option(help="Number of training steps per selection.")] = 300,
@@ -61,16 +72,18 @@ def select(
     require_torch("select")
     # These imports take seconds; made here, an interrupt during them is handled as usual.
     from kofn.commands.select import report
+    from kofn.commands.select.compare import METRICS
 
     began = time.monotonic()
     at_least("splits", splits, 1)
     at_least("steps", steps, 1)
     valid_seed("seed", seed)
+    one_of("metric", metric, METRICS)
     out = files.chosen_out(out, "kofn-select", report.FILES, force, as_json)
     prepare_kernels()
-    tables = _load(data, target, k, task, missing, seed)
+    tables = _load(data, target, drop or [], k, task, missing, seed)
     with files.results(out, report.FILES, force, data, "the table") as to:
-        outcomes = _work(tables, seed=seed, splits=splits, steps=steps)
+        outcomes = _work(tables, seed=seed, splits=splits, steps=steps, metric=metric)
         seconds = time.monotonic() - began
         content = report.as_json(outcomes, seed=seed, missing=missing, seconds=seconds)
         written = []
@@ -82,7 +95,13 @@ def select(
 
 
 def _load(
-    data: Path | None, target: str | None, k: int | None, task: str, missing: str, seed: int
+    data: Path | None,
+    target: str | None,
+    drop: list[str],
+    k: int | None,
+    task: str,
+    missing: str,
+    seed: int,
 ) -> list[tuple[Table, int]]:
     """Return the tables to work on, each with its number of columns to choose."""
     from kofn.commands.select import table as tables
@@ -90,8 +109,9 @@ def _load(
     one_of("task", task, tables.TASKS)
     one_of("missing", missing, tables.MISSING)
     if data is None:
-        if target is not None:
-            raise InputError("--target needs a table; use: kofn select DATA.csv --target NAME -k K")
+        if target is not None or drop:
+            what = "--drop" if target is None else "--target"
+            raise InputError(f"{what} needs a table; use: kofn select DATA.csv --target NAME -k K")
         if task == "regression":
             raise InputError(
                 "--task regression needs a table; the digits are a classification task"
@@ -101,7 +121,7 @@ def _load(
         return [(digits, k), (tables.planted_table(seed), tables.PLANTED_K)]
     if target is None:
         raise InputError("--target NAME is missing; name the column to predict")
-    table = tables.read_table(data, target, task, missing)
+    table = tables.read_table(data, target, task, missing, drop)
     if k is None:
         raise InputError(
             f"-k is missing; choose how many columns to keep, 1..{len(table.columns) - 1}"
@@ -110,7 +130,9 @@ def _load(
     return [(table, k)]
 
 
-def _work(tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int) -> list[Outcome]:
+def _work(
+    tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int, metric: str
+) -> list[Outcome]:
     """On each table, compare the methods on every split, then select columns on all rows."""
     from sklearn.base import clone
     from threadpoolctl import threadpool_limits
@@ -136,7 +158,8 @@ def _work(tables: list[tuple[Table, int]], *, seed: int, splits: int, steps: int
                 random_state=seed,
                 callback=lambda *now: progress.trained(*now),
             )
-            comparison = compare(table, k, selector=selector, splits=splits, seed=seed, tell=tell)
+            how = {"selector": selector, "splits": splits, "seed": seed, "metric": metric}
+            comparison = compare(table, k, tell=tell, **how)
             progress.begin("all rows", trains=True)
             final = clone(selector).fit(filled(table.X, table.X), table.y)
             outcomes.append(Outcome(table, final, comparison))

@@ -18,6 +18,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import RFE, SelectKBest, f_classif, f_regression
 from sklearn.linear_model import LogisticRegression, Ridge, lasso_path
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
@@ -27,6 +28,9 @@ from kofn.commands.select.table import HELD_OUT, Table, filled
 from kofn.feature_selection import SoftTopKSelector
 
 OURS, LINEAR = "soft_topk", "linear head"
+METRICS = ("accuracy", "balanced")
+UNEVEN = 0.8
+"""From this share of one class on, accuracy says little of a selection."""
 METHODS = 9
 # Kernel machines take time quadratic in the rows; splits of longer tables are subsampled.
 MOST_ROWS = 5_000
@@ -63,6 +67,13 @@ class Comparison:
     score_name: str
     training_rows: int
     testing_rows: int
+    majority: float | None = None
+    """The score of always the most frequent class; None for regression."""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the most frequent class alone has a high score."""
+        return self.majority is not None and self.majority >= UNEVEN
 
     def mean(self, method: Method, judge: str) -> float:
         return float(np.mean(method.scores[judge]))
@@ -89,7 +100,14 @@ def spread(values: Any) -> float:
 
 
 def compare(
-    table: Table, k: int, *, selector: SoftTopKSelector, splits: int, seed: int, tell: Tell
+    table: Table,
+    k: int,
+    *,
+    selector: SoftTopKSelector,
+    splits: int,
+    seed: int,
+    tell: Tell,
+    metric: str = "accuracy",
 ) -> Comparison:
     """Choose k columns by each method on every training part; score on the held-out part.
 
@@ -100,11 +118,14 @@ def compare(
         splits: number of random splits; each holds out a quarter of the rows.
         seed: random seed of the splits and of the random methods.
         tell: called as tell(split, method name) before each fit.
+        metric: for classification, "accuracy", or "balanced", the mean over classes of the
+            accuracy on their rows.
 
     Returns:
-        The methods with their scores: accuracy for classification, R² for regression.
+        The methods with their scores: the metric for classification, R² for regression.
     """
     regression = table.task == "regression"
+    scored = _balanced if metric == "balanced" and not regression else _scored
     methods = _methods(table, selector)
     judges = _judges(regression)
     parts = list(_parts(table, splits, seed))
@@ -130,15 +151,33 @@ def compare(
                 method.found.append(int(np.isin(table.planted, chosen).sum()))
                 for name, (_, judge) in judges.items():
                     model = judge().fit(fitted[:, chosen], wanted)
-                    score = float(model.score(held_out[:, chosen], answers))
+                    score = float(scored(model, held_out[:, chosen], answers))
                     method.scores.setdefault(name, []).append(score)
     return Comparison(
         methods=methods,
         judges={name: detail for name, (detail, _) in judges.items()},
-        score_name="R²" if regression else "accuracy",
+        score_name="R²" if regression else NAMES[metric],
         training_rows=len(parts[0][0]),
         testing_rows=len(parts[0][1]),
+        majority=None if regression else _majority(table.y, metric),
     )
+
+
+NAMES = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
+
+
+def _scored(model: Any, X: np.ndarray, y: np.ndarray) -> Any:
+    return model.score(X, y)
+
+
+def _balanced(model: Any, X: np.ndarray, y: np.ndarray) -> Any:
+    return balanced_accuracy_score(y, model.predict(X))
+
+
+def _majority(y: np.ndarray, metric: str) -> float:
+    """Return the score of always the most frequent class; splits keep the shares of classes."""
+    counts = np.unique(y, return_counts=True)[1]
+    return float(counts.max() / counts.sum() if metric == "accuracy" else 1 / len(counts))
 
 
 def _parts(table: Table, splits: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

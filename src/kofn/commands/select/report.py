@@ -65,6 +65,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "chosen_from": "a fit on all rows; the scores below come from fits on training rows only",
         "all_columns": [column(i) for i in range(len(table.columns))],
         "score": comparison.score_name,
+        "majority": comparison.majority,
         "judges": comparison.judges,
         "splits": len(next(iter(comparison.methods[0].scores.values()))),
         "training_rows": comparison.training_rows,
@@ -113,7 +114,7 @@ def as_rich(outcome: Outcome) -> list[Any]:
             f"Held-out {comparison.score_name}, {drawn}, {HELD_OUT:.0%} held out "
             f"({comparison.training_rows:,} rows for training, {comparison.testing_rows:,} for "
             f"testing).{without}\nlinear head: soft_topk with linear models, hidden=0.\n"
-            f"Δ: method − soft_topk on the same split{spread}."
+            f"Δ: method − soft_topk on the same split{spread}.{_majority(comparison)}"
             f"{planted if table.planted else ''}"
         ),
     )
@@ -127,7 +128,22 @@ def as_rich(outcome: Outcome) -> list[Any]:
         shown.add_row(*_cells(method, outcome), style=style)
     names = ", ".join(escape(table.columns[i]) for i in ranked(outcome.selector))
     best = f"[bold]Chosen[/bold] (fitted on all {len(table.y):,} rows, best first): {names}"
-    return [shown, best]
+    return [shown, *_warning(comparison), best]
+
+
+def _majority(comparison: Comparison) -> str:
+    if comparison.majority is None:
+        return ""
+    return f"\nAlways the most frequent class: {comparison.score_name} {comparison.majority:.3f}."
+
+
+def _warning(comparison: Comparison) -> list[str]:
+    if not comparison.is_uneven:
+        return []
+    return [
+        f"[bold yellow]Warning[/bold yellow]: one class has {comparison.majority:.0%} of the rows, "
+        "and always naming it is as accurate; --metric balanced compares by the classes."
+    ]
 
 
 def _cells(method: Method, outcome: Outcome) -> list[str]:

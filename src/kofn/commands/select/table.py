@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,10 @@ def filled(X: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(X), medians, X)
 
 
-def read_table(path: Path, target: str, task: str, missing: str = "refuse") -> Table:
-    """Read the CSV at `path`; the column `target` is to be predicted from all others.
+def read_table(
+    path: Path, target: str, task: str, missing: str = "refuse", drop: Sequence[str] = ()
+) -> Table:
+    """Read the CSV at `path`; the column `target` is to be predicted from the others.
 
     Args:
         path: the file.
@@ -99,20 +101,19 @@ def read_table(path: Path, target: str, task: str, missing: str = "refuse") -> T
         task: one of TASKS.
         missing: one of MISSING: refuse missing values, drop their rows, or leave NaN for `filled`.
             A row without a target is dropped in both cases.
+        drop: names of columns to leave out, whatever is in them.
 
     Raises:
         InputError: the file cannot be read, or its table cannot be used for training.
     """
-    target = _composed(target)
+    target, *out = (_composed(each) for each in (target, *drop))
     frame = _read(path, target)
     names = [str(name) for name in frame.columns]
-    if target not in names:
-        close = difflib.get_close_matches(target, names, n=3)
-        hint = f"did you mean {_listed(close)}?" if close else f"its columns are {_listed(names)}"
-        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-            hint = f"its only column is {names[0]!r}; separate columns by commas"
-        raise InputError(f"no column {target!r} in {path}; {hint}")
-    others = frame.drop(columns=target)
+    for each in (target, *out):
+        _check_name(each, names, path)
+    if target in out:
+        raise InputError(f"--drop and --target both name {target!r}; give another --target")
+    others = frame.drop(columns=[target, *out])
     columns = [str(name) for name in others.columns]
     if len(columns) < 2:
         raise InputError(
@@ -126,6 +127,17 @@ def read_table(path: Path, target: str, task: str, missing: str = "refuse") -> T
         raise InputError(f"{path} has {len(frame)} rows{left}; give at least {FEWEST_ROWS}")
     task, y, classes = _target(frame[target][kept], target, task)
     return Table(path.name, X[kept], y, columns, target, task, classes, dropped=dropped)
+
+
+def _check_name(name: str, names: list[str], path: Path) -> None:
+    """Raise InputError for a column that the table does not have."""
+    if name in names:
+        return
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {_listed(close)}?" if close else f"its columns are {_listed(names)}"
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        hint = f"its only column is {names[0]!r}; separate columns by commas"
+    raise InputError(f"no column {name!r} in {path}; {hint}")
 
 
 def _complete(X: np.ndarray, columns: list[str], target: Any, missing: str) -> np.ndarray:

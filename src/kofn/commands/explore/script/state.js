@@ -37,9 +37,9 @@ export function changed(state, change) {
   };
 }
 
-/** The scores in a text: numbers between commas, white space, brackets or semicolons. */
+/** The scores in a text: numbers between commas (Chinese ones, too), white space, brackets or semicolons. */
 export function parseScores(text) {
-  const words = text.split(/[\s,;[\](){}|]+/).filter(Boolean);
+  const words = text.split(/[\s,;[\](){}|，、；]+/).filter(Boolean);
   if (!words.length) return { error: "Write at least one number." };
   if (words.length > MOST_ENTRIES) {
     return { error: `The page shows up to ${MOST_ENTRIES} scores; these are ${words.length}.` };

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -55,7 +55,11 @@ class UnknownError(Exception):
 
 def made(code: Code) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a function as Python has it, and the options that Numba takes for it."""
-    function = getattr(import_module(f"{_HOME}.{code.module}"), code.name)
+    name, _, of = code.name.partition("@")
+    function = getattr(import_module(f"{_HOME}.{code.module}"), name)
+    if of:
+        file, _, name = of.partition(":")
+        function = partial(function, getattr(import_module(file), name))
     if code.kind is None:
         return function, {"error_model": "numpy"}
     options = import_module(f"{_HOME}.rows.frame").OPTIONS

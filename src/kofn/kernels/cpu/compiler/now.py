@@ -82,7 +82,7 @@ def require_numba() -> None:
     if NUMBA[0] <= release <= NUMBA[1]:
         return
     try:
-        by_numba(Code("rows.value_loops", "total", PASS, kind=0, number="f4"))
+        by_numba(Code("rows.pass_loops", "total", PASS, kind=0, number="f4"))
     except Exception as error:
         (_, first), (_, last) = NUMBA
         warnings.warn(

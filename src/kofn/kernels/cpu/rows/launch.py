@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
-from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer
+from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
 from kofn.kernels.cpu.runtime.layout import (
@@ -63,14 +63,14 @@ def pass_code(module: str, name: str, kind: int, size: int) -> Code:
 
 
 def passes_of(
-    code: Code | Answer, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
+    code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, in_rows: bool = True,
     of_alpha: bool = False,
 ) -> list[Code]:  # fmt: skip
     """The passes over rows of n that `code` calls, in the order of their places in memory.
 
     Without `in_rows`, the cotangents of k and T are not wanted; α's is with `of_alpha`.
     """
-    if isinstance(code, Answer):
+    if not isinstance(code, Code):
         return code.codes(kind, size)
     short = n <= layout.SHORT
     names: tuple[str, ...]
@@ -158,13 +158,19 @@ def gradients(
     return (out, in_rows, three) if of_alpha else (out, in_rows)
 
 
-def values(x: Array, theta: Array, k: Number, temperature: Number, link: Link) -> Array:
-    """S_k and its slope in the temperature, (2, …), from θ."""
+def sums(
+    of: Answer | Pass, x: Array, theta: Array, k: Number, temperature: Number, link: Link
+) -> Array:
+    """The two numbers of each row that are the answer or the pass, (2, …), from θ."""
     memory = memory_of(x)
     x = memory.packed(x)
     out = memory.empty(x, (2, *x.shape[:-1]))
-    deal(VALUE, memory, link, x, k, temperature, theta, two=out)
+    deal(of, memory, link, x, k, temperature, theta, two=out)
     return out
+
+
+values = partial(sums, VALUE)
+"""(x, θ, k, T, link) -> S_k and its slope in the temperature, (2, …)."""
 
 
 def losses(
@@ -247,7 +253,7 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=512)
 def plan_of(
-    code: Code | Answer, kind: int, size: int, n: int, cotangent: bool, answer: bool,
+    code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
@@ -258,7 +264,7 @@ def plan_of(
         GRAIN if size == single else HALF_GRAIN,
         room if n <= layout.SHORT else layout.HEAD,
     )
-    run = ANSWER if isinstance(code, Answer) else code
+    run = code if isinstance(code, Code) else ANSWER
     return planned(run, each, n, group, grain, room, begun)
 
 
@@ -275,23 +281,12 @@ def planned(
 
 
 def deal(
-    code: Code | Answer,
-    memory: Memory,
-    link: Link,
-    x: Array,
-    k: Number,
-    temperature: Number,
-    theta: Array,
-    cotangent: Array | None = None,
-    out: Array | None = None,
-    two: Array | None = None,
-    labels: Array | None = None,
-    likely: bool = False,
-    then: Answer | None = None,
-    three: Array | None = None,
-    costs: tuple[Any, int, Any] | None = None,
-    planning: Callable[..., Plan] = plan_of,
-) -> bool:
+    code: Code | Answer | Pass, memory: Memory, link: Link, x: Array, k: Number,
+    temperature: Number, theta: Array, cotangent: Array | None = None, out: Array | None = None,
+    two: Array | None = None, labels: Array | None = None, likely: bool = False,
+    then: Answer | None = None, three: Array | None = None,
+    costs: tuple[Any, int, Any] | None = None, planning: Callable[..., Plan] = plan_of,
+) -> bool:  # fmt: skip
     """Deal rows to threads; return whether one was given up. A second function is for 16-bit
     numbers only.
 

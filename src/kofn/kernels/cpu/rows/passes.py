@@ -7,9 +7,11 @@ loops.py. Whoever adds one writes these, its value here, and a function of launc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from kofn.kernels.cpu.runtime.native import PASS, Code
+from kofn.kernels.cpu.runtime.code import PASS, Code
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,36 @@ class Answer:
         return [Code(module, name, PASS, "", of, number) for name, of in names if name]
 
 
-VALUE = Answer("value_loops", "integrate", "total", "value")
+PASSES: list[Pass] = []
+"""Those of the files that are imported."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Two sums over the weights of a row; it stands beside an operation, and `launch.sums` does it.
+
+    It is known by the file that it stands in, which is the file's `__name__`, and its name there.
+    """
+
+    file: str
+    name: str
+    entry: Callable[..., Any]
+    """entry(tail, upper, slope) gives the two terms of a score, in the words of
+    links/vocabulary.py: of the smaller of p and 1 − p, whether that is 1 − p, and F′. Scores that
+    are infinite or out of play, and those of rows without an equation, have a slope of 0.
+    """
+
+    def __post_init__(self) -> None:
+        PASSES.append(self)
+
+    def codes(self, kind: int, size: int) -> list[Code]:
+        """Return its functions, of pass_loops.py, for a link and numbers of so many bytes."""
+        parts, number = (("entries", kind), ("settled", 0), ("row", 0)), f"float{8 * size}"
+        names = ((f"{part}@{self.file}:{self.name}", of) for part, of in parts)
+        return [Code("rows.pass_loops", name, PASS, "", of, number) for name, of in names]
+
+
+VALUE = Answer("pass_loops", "integrate", "total", "value")
 """S_k and its slope in T."""
 
 LOG_WEIGHTS = Answer("answer_loops", "logs", "logs_of_weights")

@@ -11,10 +11,14 @@ WORK = "qqdq"
 """The work of a thread takes (job, own, number, leads), as in shares.py."""
 
 
+_MARKS = str.maketrans("@.:", "___")
+
+
 class Code(NamedTuple):
     """A function: its module in this folder and its name there, and what it takes and returns.
 
-    With a kind of link and a type, the name is the name of a function that makes it.
+    With a kind of link and a type, the name is the name of a function that makes it; if it makes it
+    of a pass of rows/passes.py, "@" and where that stands follow: a file of Python, ":", a name.
     """
 
     module: str
@@ -27,4 +31,5 @@ class Code(NamedTuple):
     @property
     def symbol(self) -> str:
         kind = () if self.kind is None else (str(self.kind), self.number)
-        return "kofn_" + "_".join((*self.module.split("."), self.name, *kind))
+        name = self.name.replace("@kofn.", "@").translate(_MARKS)
+        return "kofn_" + "_".join((*self.module.split("."), name, *kind))

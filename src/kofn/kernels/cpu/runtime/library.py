@@ -32,11 +32,12 @@ def name_of(symbol: str, level: str) -> str:
 
 
 def address(symbol: str) -> int:
-    """Return where a function is, or 0 without a library."""
+    """Return where a function is, or 0 if there is no library with it."""
     library = found()
     if library is None:
         return 0
-    return _address(library, name_of(symbol, _level(library)))
+    name = name_of(symbol, _level(library))
+    return _address(library, name) if hasattr(library, name) else 0  # a user's own, say
 
 
 def kept(symbol: str, digest: str) -> int:

@@ -31,11 +31,17 @@ def sources(*kinds: str) -> str:
 def shared() -> list[Path]:
     """Return the files of other rooms that compiled code depends on."""
     names = "kernels/contract.py", "kernels/constants.py", "arrays/kinds.py"
-    links = sorted((KERNELS.parent / "links").glob("*.py"))
-    return [*(KERNELS.parent / name for name in names), *links]
+    links = sorted((KERNELS.parent / "links").rglob("*.py"))
+    passes = sorted((KERNELS.parent / "operations").glob("*.py"))
+    passes = [file for file in passes if b"= Pass(" in file.read_bytes()]
+    return [*(KERNELS.parent / name for name in names), *links, *passes]
 
 
 def counts(file: Path, data: bytes) -> bool:
     """Return whether compiled code depends on a file."""
     compiled = any(mark in data for mark in (b"from numba", b"@plain\n", b"@inline\n"))
-    return compiled or file.suffix == ".c" or file.name in ("layout.py", "machine.py", "code.py")
+    return (
+        compiled
+        or file.suffix == ".c"
+        or file.name in ("layout.py", "machine.py", "code.py", "passes.py")
+    )

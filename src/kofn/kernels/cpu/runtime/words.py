@@ -82,11 +82,6 @@ def log_chance(q):
 
 
 @inline
-def divided(a, b):
-    return a / b
-
-
-@inline
 def log_rest(small):
     """log(1 − s) for 0 ≤ s ≤ ½: as in `log1p`, the rounding of 1 − s cancels."""
     zero, one = real(small, 0.0), real(small, 1.0)
@@ -147,7 +142,6 @@ def _(z):
 
 _SHARED = {"like": real, "least": min, "greatest": max, "size": abs}
 _OF_ENTRIES = _SHARED | {
-    "divided": divided,
     "exp": exponential,
     "exp_in_reach": exponential_in_reach,
     "expm2": expm2,

@@ -1,6 +1,6 @@
-"""The smoothed sum S_k = kθ + TΣG(z) of a row and its slope in T, as in loops.py.
+"""The functions of passes.py, as in loops.py: sums of a `Pass`, and S_k = kθ + TΣG(z).
 
-(Tests: test_kernels_value.py.)
+(Tests: test_kernels_passes.py, test_kernels_value.py.)
 """
 
 from __future__ import annotations
@@ -11,14 +11,71 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from kofn.kernels.cpu.knapsack.formulas import tails
 from kofn.kernels.cpu.rows.formulas import deleted, distance, edge, integral
-from kofn.kernels.cpu.rows.frame import BLOCK, Pass
+from kofn.kernels.cpu.rows.frame import BLOCK, in_loop, pass_of
+from kofn.kernels.cpu.rows.frame import Pass as Loop
+from kofn.kernels.cpu.rows.passes import Pass
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES
 
 
-def integrate(kind: int, number: Any) -> Pass:
+def entries(of: Pass, kind: int, number: Any) -> Loop:
+    """Σ of the terms."""
+    terms, zero, infinity = OF_ENTRIES(of.entry), number(0), number(math.inf)
+
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, rest):
+        moves = abs(x) < infinity and not deleted(x)
+        z = distance(x, hi, lo, per_t)
+        t, upper, slope, _ = tails(kind, z if moves else zero, rise)
+        upper = upper if moves else x > zero
+        return old, terms(t if moves else zero, upper, slope if moves else zero)
+
+    return pass_of(number, entry, zero, zero)
+
+
+def settled(of: Pass, kind: int, number: Any) -> Loop:
+    """#(+inf), #(out of play), #others: each of these has one weight."""
+    zero, one, infinity = number(0), number(1), number(math.inf)
+
+    @in_loop
+    def entry(x, g, old, hi, lo, per_t, rise, rest):
+        top, out = x == infinity, deleted(x)
+        live = zero if top or out else one
+        return old, (one if top else zero, one if out else zero, live)
+
+    return pass_of(number, entry, zero, zero, zero)
+
+
+def row(of: Pass, kind: int, number: Any) -> Loop:
+    """The two sums, from these counts if the row has no equation."""
+    terms, zero, one = OF_ENTRIES(of.entry), number(0), number(1)
+
+    @in_loop
+    def of_weight(p):
+        upper = p > number(0.5)
+        first, second = terms(one - p if upper else p, upper, zero)
+        return np.float64(first), np.float64(second)
+
+    def of_row(x, g, out, n, sums, hi, lo, temperature, alpha, k):
+        into = carray(pointer(sums), 8, np.float64)
+        if hi != hi:
+            into[0], into[1] = hi, hi
+        elif not abs(hi) < math.inf:
+            top, gone, live = into[0], into[1], into[2]
+            share = number(k / top) if hi > 0 and k < top else one
+            at_top, at_rest = of_weight(share), of_weight(zero if hi > 0 else one)
+            at_none = of_weight(zero)
+            into[0] = top * at_top[0] + gone * at_none[0] + live * at_rest[0]
+            into[1] = top * at_top[1] + gone * at_none[1] + live * at_rest[1]
+
+    return of_row
+
+
+def integrate(kind: int, number: Any) -> Loop:
     """Σ of G less max(z, 0) far up, #far up and the Σ of their scores, Σ(G − zF)."""
     infinity = number(math.inf)
 
@@ -49,7 +106,7 @@ def integrate(kind: int, number: Any) -> Pass:
     return one_pass
 
 
-def total(kind: int, number: Any) -> Pass:
+def total(kind: int, number: Any) -> Loop:
     """The sum of the scores in play, #(+inf)."""
     infinity = number(math.inf)
 
@@ -63,7 +120,7 @@ def total(kind: int, number: Any) -> Pass:
     return one_pass
 
 
-def value(kind: int, number: Any) -> Pass:
+def value(kind: int, number: Any) -> Loop:
     """(S_k, its slope in T) of the sums of `integrate` or `total`."""
 
     def of_row(x, g, out, n, sums, hi, lo, temperature, alpha, k):

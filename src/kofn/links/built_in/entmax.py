@@ -38,7 +38,8 @@ def density(z: Real, rise: Real) -> Real:
     raw = rise * z
     base = least(raw, 1)
     inside = (base > 0) & (raw < 1 + rounding(z))
-    return where(inside, power(where(inside, base, 1), (1 - rise) / rise), 0)
+    base = power(where(inside, base, 1), (1 - rise) / rise)
+    return where(inside, base, 0)
 
 
 def integral(z: Real, rise: Real) -> Real:
@@ -73,10 +74,7 @@ def logarithm(z: Real, rise: Real) -> Real:
 
 
 def hazard(z: Real, rise: Real) -> Real:
-    return _steep(rise * z, density(greatest(z, -reach(z)), rise))
-
-
-def _steep(base: Real, slope: Real) -> Real:
+    slope, base = density(greatest(z, -reach(z)), rise), rise * z
     inside = (slope > 0) & (base > 0)
     return where(inside, over(1, least(greatest(base, SMALL), 1)), 0), slope
 
@@ -92,7 +90,8 @@ def square_tail(z: Real) -> Real:
 def square_density(z: Real) -> Real:
     raw = 0.5 * z
     base = least(raw, 1)
-    return where((base > 0) & (raw < 1 + rounding(z)), base, 0)
+    inside = (base > 0) & (raw < 1 + rounding(z))
+    return where(inside, base, 0)
 
 
 def square_integral(z: Real, rise: Real) -> Real:
@@ -114,7 +113,9 @@ def square_logarithm(z: Real) -> Real:
 
 
 def square_hazard(z: Real) -> Real:
-    return _steep(0.5 * z, square_density(greatest(z, -reach(z))))
+    slope, base = square_density(greatest(z, -reach(z))), 0.5 * z
+    inside = (slope > 0) & (base > 0)
+    return where(inside, over(1, least(greatest(base, SMALL), 1)), 0), slope
 
 
 def square_noise(z: Real) -> Real:
@@ -145,7 +146,7 @@ class Power(BuiltIn):
         super().__init__(name)
         self.alpha = alpha
 
-    def with_alpha(self, alpha: Number) -> Link:
+    def with_alpha(self, alpha: Number) -> BuiltIn:
         link = object.__new__(Power)
         link.name, link.id = self.name, self.id
         link.alpha = alpha
@@ -160,7 +161,7 @@ class Power(BuiltIn):
         return namespace(alpha).where(near, 0.0, -1 / (others * (others - 1)))
 
     @property
-    def kinks(self) -> tuple[tuple[float, float], ...]:
+    def kinks(self) -> tuple[tuple[float, float], ...]:  # type: ignore[override]
         alpha = self.alpha
         # In Python, because compilers that trace this do not support NumPy.
         upper = 1 / alpha if alpha < NEAR_1 else 1 / (alpha - 1)

@@ -137,6 +137,9 @@ def test_rows_that_count(framework):
     weight = framework.array(np.arange(12.0) + 1)
     mean = framework.numpy(sparse_softmax_loss(x, labels, kept=kept, weight=weight))
     assert mean == pytest.approx((3 * want + 6 * third) / 9)
+    mask = framework.array(np.arange(12) != 2, "bool")
+    masked = framework.numpy(sparse_softmax_loss(x, labels, kept=kept, mask=mask, reduction="none"))
+    assert np.isinf(masked[0])
     for way in WAYS:
         lost = sparse_softmax_loss(x, labels, kept=([], [0] * 5), outside=way)
         assert framework.numpy(lost) == 0

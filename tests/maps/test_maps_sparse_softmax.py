@@ -262,6 +262,8 @@ class Sizes(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, given=(), named=None):
         answers = operation(*given, **(named or {}))
+        if "detach" in str(operation):  # the same memory
+            return answers
         for each in answers if isinstance(answers, (tuple, list)) else [answers]:
             if isinstance(each, torch.Tensor) and each._base is None and each.numel() >= self.size:
                 self.made.append(str(operation))
@@ -283,8 +285,7 @@ def test_sets_take_no_array_of_the_scores_but_their_gradient(dtype):
         with Sizes(x.numel()) as back:
             (slope,) = torch.autograd.grad(loss, x)
         assert (slope != 0).sum() >= 40
-        # Zeros to write the gradient into, and, where it has two parts, their sum.
-        assert len(back.made) <= 5, back.made
+        assert len(back.made) <= 2, back.made  # zeros, and these with the gradient
 
 
 @pytest.mark.parametrize("of", [dict(k=50, p=0.95, min_p=0.01), "kept"], ids=str)

@@ -266,7 +266,7 @@ def _sets_of(
         return _Sets(layout, rows, over, last, checked, support=support)
     start, whole = over.span(layout.form().n, layout.scores)
     part = start, int(whole)
-    sets = kept_given(layout.scores, kept, 1.0, layout.dim, mask, part)
+    sets = kept_given(layout.scores, kept, 1.0, layout.dim, mask, part=part)
     both, x = PartsOfSets(sets.given.over, over), sets.given.scores
     each = cast(checked.k.reshape(-1), x.dtype), checked.temperature.reshape(-1)
     given = sets.given._replace(k=each[0], temperature=each[1])
@@ -296,8 +296,7 @@ def _losses(
         is_in = ~(stop_gradient(own) < each.last)
     else:
         share, own = xp.ones_like(rows.scores), own.reshape(-1)
-        mine = each.over.expand(xp.where(here, at, -1).reshape(-1))
-        is_in = each.over.count((sets.at[-1] == mine) & (rows.live | rows.top)) > 0
+        is_in = sets.has(xp.where(here, at, -1).reshape(-1), each.over)
     way = OUTSIDE[outside or ("against" if sets is None else "kept")]
     loss = each.per_row(truncated.loss(rows, share, own, is_in, each.over, outside=way))
     counted = each.per_row(each.over.count(rows.live | rows.top) > 0)

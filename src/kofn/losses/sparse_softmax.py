@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
+from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import truncated as formulas
@@ -31,7 +33,7 @@ from kofn.operations import truncated
 from kofn.operations.truncated import SPARSE_LOSS, is_of_several
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
-from kofn.rows.kept import Kept, kept_given
+from kofn.rows.kept import Kept, form_of_sets, kept_given
 from kofn.rows.settled import rows_of
 
 __all__ = ["sparse_softmax_loss"]
@@ -104,9 +106,11 @@ def sparse_softmax_loss(
     if kept is not None:
         check_alone(k, p, min_p)
         check_reduction(reduction)
-        sets = kept_given(scores, kept, temperature, dim, mask)
-        with sets.given.form.quiet():
-            only = _labels_of(target, scores, sets, weight, label_smoothing, ignore_index)
+        form = form_of_sets(scores, dim)
+        with form.quiet():
+            only = _labels_of(target, scores, form, weight, label_smoothing, ignore_index)
+            at: Any = only.labels
+            sets = kept_given(scores, kept, temperature, dim, mask, labels=at.reshape(-1))
             return _of_sets(sets, only, OUTSIDE[outside or "kept"], reduction)
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
@@ -137,10 +141,9 @@ def _of_rows(checked: Given, labels: Target, of: Support, way: int) -> Array | N
 
 
 def _labels_of(
-    target: Any, scores: Any, sets: Kept, weight: Any, smoothing: Any, ignored: Any
+    target: Any, scores: Any, form: Form, weight: Any, smoothing: Any, ignored: Any
 ) -> Target:
     """Check a target of one index per row."""
-    form = sets.form
     if check_smoothing(smoothing):
         raise ValueError(f"label_smoothing must be 0 where kept is given; got {smoothing!r}")
     if not are_indices(target, scores, form):
@@ -148,7 +151,7 @@ def _labels_of(
             "target must have one index per row where kept is given, with the shape "
             f"{form.batch}; got weights of shape {tuple(target.shape)}"
         )
-    labels = labelled(target, scores, sets.scores, check_ignored(ignored), form.n)
+    labels = labelled(target, scores, stop_gradient(scores), check_ignored(ignored), form.n)
     if weight is None:
         return labels
     check_class_weights(weight, scores, form.n)
@@ -159,8 +162,9 @@ def _labels_of(
 def _of_sets(sets: Kept, labels: Target, way: int, reduction: str) -> Any:
     """Return the reduced losses of labels of the sets of rows."""
     assert labels.labels is not None
-    over, batch = sets.given.over, sets.form.batch
-    own, is_in = sets.at_labels(labels.labels)
+    over, batch, own = sets.given.over, sets.form.batch, sets.own
+    assert own is not None
+    is_in = sets.has(labels.labels.reshape(-1), over)
     rows, xp = rows_of(sets.given.per_row()), namespace(own)
     share = xp.ones_like(rows.scores)
     loss = evaluate(formulas.loss, rows, share, own, is_in, over=over, outside=way).reshape(batch)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MANY = 1 << 24
+"""Entries of a block on a GPU, where each operation waits for the one before."""
+
+
 def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
     """Yield scores of some rows, in the compute dtype and −∞ where they do not count, what there is
     per row, and how many rows were before.
@@ -28,7 +32,7 @@ def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
     n, wide = x.shape[-1], compute_dtype(x)
     rows, named_ = x.reshape(-1, n), entries.reshape(-1, entries.shape[-1])
     numbers = [one if type(one) is float else one.reshape(-1, 1) for one in per_row]
-    step = max(1, AT_ONCE // (n + 1))
+    step = max(1, (AT_ONCE if x.is_cpu else MANY) // (n + 1))
     for at in range(0, rows.shape[0], step):
         part = rows[at : at + step]
         block = part.new_full((part.shape[0], n + 1), -math.inf, dtype=wide)

@@ -44,13 +44,13 @@ class Kept(NamedTuple):
     form: Form  # of the caller's scores
     scores: Array  # the caller's, with `dim` last
     at: tuple[Array, ...]  # what indexes them by these entries; padding stands for entry 0
+    own: Array | None = None  # the scores of labels, (rows,), of one gather with those of the sets
 
-    def at_labels(self, labels: Array) -> tuple[Array, Array]:
-        """Return the scores of one entry of each row, (rows,), and whether it is in the set."""
-        over, entries = self.given.over, labels.reshape(-1)
-        own = self.scores[index_of(self.form.batch, arange(entries, entries.shape[0]), entries)]
-        same = (self.at[-1] == over.expand(entries)) & (self.given.scores > -math.inf)
-        return cast(without_deleted(own), self.given.scores.dtype), over.count(same) > 0
+    def has(self, labels: Array, over: Any) -> Array:
+        """Return whether an entry of each row, (rows,), is in its set."""
+        playing = ~(self.given.scores == -math.inf)
+        flags: Array = over.count((self.at[-1] == over.expand(labels)) & playing) > 0
+        return flags
 
     def spread(self, values: Array) -> Array:
         """Return numbers per kept entry as an array like the caller's scores, 0 elsewhere."""
@@ -75,13 +75,8 @@ def index_of(batch: Sequence[int], rows: Array, entries: Array) -> tuple[Array, 
     return (*places, entries)
 
 
-def kept_given(
-    scores: Any, kept: Any, temperature: Any, dim: int, mask: Any, part: Any = None
-) -> Kept:
-    """Check the arguments of a map over sets of entries; see `Kept`.
-
-    Of rows in parts, `part` is where the scores begin in whole rows, and how long these are.
-    """
+def form_of_sets(scores: Any, dim: int) -> Form:
+    """Check scores whose sets are named, and return their form."""
     if is_dtensor(scores):
         raise TypeError(
             "kept takes plain tensors, and scores is a DTensor: pass its to_local() and the sets "
@@ -89,6 +84,20 @@ def kept_given(
         )
     form = form_of(scores, dim)
     refuse_divided("scores", scores, "rows")
+    return form
+
+
+def kept_given(
+    scores: Any, kept: Any, temperature: Any, dim: int, mask: Any, *, labels: Any = None,
+    part: Any = None,
+) -> Kept:  # fmt: skip
+    """Check the arguments of a map over sets of entries; see `Kept`.
+
+    Args:
+        labels: one entry of each row, whose scores are wanted, too.
+        part: of rows in parts, where the scores begin in whole rows, and how long these are.
+    """
+    form = form_of_sets(scores, dim)
     start, whole = (0, form.n) if part is None else part
     ids, offsets = _checked(kept, scores, form, whole)
     xp, wide = form.xp, "float64" if form.dtype_name == "float64" else "float32"
@@ -100,17 +109,25 @@ def kept_given(
         ids = ids - start
         none = none | (~wrong & ((ids < 0) | (ids >= form.n)))
     at = index_of(form.batch, xp.where(none, 0, numbers), xp.where(none | wrong, 0, ids))
-    x: Any = turned[at]
-    x = xp.where(none, -math.inf, xp.where(wrong, math.nan, without_deleted(x)))
+    both, count, own = at, ids.shape[0], None
+    if labels is not None:
+        rows = arange(labels, labels.shape[0])
+        of_labels = index_of(form.batch, rows, labels)
+        both = tuple(xp.concat(pair, axis=0) for pair in zip(at, of_labels, strict=True))
+    x: Any = without_deleted(turned[both])
     if mask is not None:
         spread = xp.broadcast_to(adopt(check_mask(mask, scores), scores), form.shape)
-        x = xp.where(move_axis(spread, form.dim, -1)[at], x, -math.inf)
+        x = xp.where(move_axis(spread, form.dim, -1)[both], x, -math.inf)
+    if labels is not None:
+        x, own = x[:count], cast(x[count:], getattr(xp, wide))
+    x = xp.where(none, -math.inf, xp.where(wrong, math.nan, x))
     if type(temperature) not in NUMBERS:
         like = cast(x[:0], getattr(xp, wide))
         temperature = temperature_or_number(temperature, form.batch, like, form.dim)
         temperature = temperature if type(temperature) is float else temperature.reshape(-1)
     of: dict[str, Any] = dict(segment_ids=None, ptr=offsets, num_segments=None)
-    return Kept(segment_given(x, 1.0, exponential, temperature, None, **of), form, turned, at)
+    given = segment_given(x, 1.0, exponential, temperature, None, **of)
+    return Kept(given, form, turned, at, own)
 
 
 def arrays_of(kept: Any, scores: Any, form: Form) -> tuple[Any, Any]:

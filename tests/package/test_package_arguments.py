@@ -28,6 +28,8 @@ NEEDED = {
     "upper": 1.0,
     "w": 1.0,
     "c": 2.0,
+    "ids": np.array([[0, 1], [3, 2]]),
+    "log_probs": np.log([[0.6, 0.3], [0.5, 0.2]]),
 }
 LEFT_OUT = {("softmax", "weights"), ("perturbed_argmax", "support")}
 WRONG = {
@@ -65,6 +67,13 @@ WRONG = {
     "sorted": ("no", 1),
     "keepdim": ("no", 1),
     "ignore_nan": ("no", 1),
+    "ids": ([0, 1], np.zeros((2, 2)), np.zeros(3, int)),
+    "log_probs": ([0.0, 1.0], np.zeros(3), np.zeros((2, 2), int)),
+    "tail": ("heavy", 1),
+    "reverse": ("no", 1),
+    "outside": ("in", 1),
+    "min_p": (-1.0, 2.0, "a"),
+    "p": (-1.0, 2.0, "a"),
 }
 ALLOWED = {
     "quantile": {"temperature": 0, "x": np.array(1.0)},

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 # What refuses DTensors by name, or has tests of its own for shards.
 OTHERS = ("segment_", ".distributed.", ".streaming.", ".estimators.", ".nn.", ".integrations.")
+OTHERS += ("[kept]",)
 TIED = np.array(
     [[1.0, np.nan, 1.0, 0.0, 2.0], [1.0] * 5, [2.0, -np.inf, 1.0, 2.0, 2.0]]
 )  # and a row with a NaN in the first of two parts

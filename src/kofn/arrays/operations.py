@@ -109,6 +109,11 @@ def _scattered(x: Any, indices: Array, values: Any) -> torch.Tensor:
     return scattered
 
 
+def as_indices(x: ArrayT) -> ArrayT:
+    """Return integers as indices: int64, or int32 of a JAX without 64 bits."""
+    return cast(x, namespace(x).asarray(0).dtype if is_jax(x) else namespace(x).int64)
+
+
 def _long(indices: Any) -> torch.Tensor:
     long: torch.Tensor = indices.long()
     return long

@@ -162,4 +162,5 @@ def _finite(x: Array) -> Array:
 def counted(there: Array, x: Array, over: Any = DENSE) -> Array:
     """Return the rows with a named entry, and with one in play."""
     xp = namespace(x)
-    return xp.any(there, axis=-1) & ~deleted(over.max(stop_gradient(x)))
+    some: Array = xp.any(there, axis=-1) & ~deleted(over.max(stop_gradient(x)))
+    return some

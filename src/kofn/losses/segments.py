@@ -10,8 +10,8 @@ import numpy as np
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_same_kind
-from kofn.arrays.kinds import Array, adopt, cast, deleted, dtype_name, full_like, namespace
-from kofn.arrays.operations import arange, as_numbers
+from kofn.arrays.kinds import Array, adopt, deleted, dtype_name, full_like, namespace
+from kofn.arrays.operations import arange, as_indices, as_numbers
 from kofn.arrays.tracing import at_hand
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas.truncated import loss_at
@@ -165,7 +165,7 @@ def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, A
             f"{tuple(target.shape)}"
         )
     target = adopt(target, checked.scores)
-    index: Any = form.flat(cast(target, xp.asarray(0).dtype if form.kind == "jax" else xp.int64))
+    index: Any = form.flat(as_indices(target))
     size, places = form.shape[0], arange(index, form.rows)
     used, inside = index != ignored, (index >= 0) & (index < size)
     at = xp.where(used & inside, index, 0) + places // max(form.segments, 1) * size

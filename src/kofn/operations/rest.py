@@ -31,7 +31,7 @@ def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
     x: Any = given.scores
     n, wide = x.shape[-1], compute_dtype(x)
     rows, named_ = x.reshape(-1, n), entries.reshape(-1, entries.shape[-1])
-    numbers = [one if type(one) is float else one.reshape(-1, 1) for one in per_row]
+    numbers: list[Any] = [one if type(one) is float else one.reshape(-1, 1) for one in per_row]
     step = max(1, (AT_ONCE if x.is_cpu else MANY) // (n + 1))
     for at in range(0, rows.shape[0], step):
         part = rows[at : at + step]

@@ -37,6 +37,7 @@ SET = "k SymInt?, p float?, min_p float?"
 def log_weights(given: Given, k: int | None, p: float | None, min_p: float | None = None) -> Any:
     """Return x/T − log Σ_S e^{x/T} of all entries, in plain operations."""
     rows = rows_of(given)
+    kept: tuple[Array, ...]
     if is_of_several(k, p, min_p):
         kept = (evaluate(formulas.all_shares, rows, k=k, p=p, min_p=min_p),)
     else:
@@ -246,8 +247,8 @@ def _entropy(chooser: Chooser, given: Given, *settings: Any) -> tuple[Array, Arr
 def _entropy_back(
     _: Any, given: Given, cotangent: Array, slope: Tensor, dtype: Any
 ) -> tuple[Array, Array | None]:
-    x, t = given.scores, given.temperature
-    lever = None
+    x: Any = given.scores
+    t, lever = given.temperature, None
     if x is not None and type(t) is not float:
         still = slope == 0  # the slopes add up to 0, so scores may be taken from any number
         x = cast(x, slope.dtype).masked_fill(still, 0.0)

@@ -22,7 +22,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
-from kofn.arrays.operations import arange
+from kofn.arrays.operations import arange, as_indices
 from kofn.arrays.tracing import at_hand
 from kofn.links import exponential
 from kofn.rows.given import NUMBERS, Given, temperature_or_number, without_deleted
@@ -56,6 +56,7 @@ class Kept(NamedTuple):
         """Return numbers per kept entry as an array like the caller's scores, 0 elsewhere."""
         x, at = self.scores, self.at
         nothing: Any = namespace(x).zeros_like(x)
+        found: Array
         if is_torch(x):
             found = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
@@ -179,9 +180,8 @@ def _integers(name: str, value: Any, scores: Any, form: Form) -> tuple[Any, np.n
         )
     known = at_hand(value)
     value = adopt(value, scores)
-    whole = form.xp.asarray(0).dtype if form.kind == "jax" else form.xp.int64
     numbers = None if known is None else np.asarray(known).astype(np.int64, copy=False)
-    return beside(cast(value, whole), scores), numbers
+    return beside(as_indices(value), scores), numbers
 
 
 def _check_entries(ids: np.ndarray, offsets: np.ndarray, n: int) -> None:

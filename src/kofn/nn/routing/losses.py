@@ -63,7 +63,8 @@ def load_balancing_loss(
         total, tokens = _sum(probabilities, live)
         number = total.new_tensor(tokens) if isinstance(tokens, int) else tokens.to(total.dtype)
         parts = [counts.to(total.dtype), total.detach(), number[None]]
-        counts, every, number = processes.sum(torch.cat(parts)).split([num_experts] * 2 + [1])
+        whole = processes.sum(torch.cat(parts))
+        counts, every, number = whole[:num_experts], whole[num_experts:-1], whole[-1:]
         number = number.clamp(min=1)
         shares = every / number + moving(total * (processes.size / number))
     load = counts.to(shares.dtype) / counts.sum().clamp(min=1)

@@ -57,7 +57,7 @@ class ExpertBias(Tally):
         if steps is not None:
             state.setdefault(name, torch.zeros_like(steps, dtype=torch.float32))
         if name not in state and "bias" in self._buffers:  # that of a linear layer
-            state[name] = torch.zeros(self.bias.shape)
+            state[name] = torch.zeros(self.bias.shape, dtype=torch.float32, device="cpu")
         if isinstance(state.get(name), Tensor):  # with assign=True, it takes the place of the bias
             state[name] = state[name].float()
         super()._load_from_state_dict(state, prefix, *others)

@@ -148,7 +148,7 @@ class SelectionBias(Counting):
         if bias is not None and self.rate > 0:
             state.setdefault(name, (bias / self.rate).round().to(torch.int64))
         if name not in state:
-            state[name] = torch.zeros(self.net_steps.shape, dtype=torch.int64)
+            state[name] = torch.zeros(self.net_steps.shape, dtype=torch.int64, device="cpu")
         super()._load_from_state_dict(state, prefix, *others)
 
     def forward(self) -> Tensor:

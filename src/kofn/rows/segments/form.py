@@ -24,7 +24,7 @@ from kofn.arrays.kinds import (
     namespace_of,
     quiet_for,
 )
-from kofn.arrays.operations import arange, cumulative_min, same
+from kofn.arrays.operations import arange, as_indices, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
 from kofn.arrays.without_onnx import SEGMENTS, refuse
 from kofn.rows.segments.order import Order, as_index
@@ -230,7 +230,7 @@ def _unknown(
     """Return the segments by numbers that are not read: who is in none has no weight."""
     xp = namespace(index)
     # Narrow types cannot hold the count, nor a difference.
-    index = cast(index, xp.int64 if is_torch(index) else xp.asarray(0).dtype)
+    index = as_indices(index)
     if is_ptr:
         _check_count_of_ptr(index.shape[0] - 1, count)
         ids, count = ids_of_ptr(index, size), index.shape[0] - 1

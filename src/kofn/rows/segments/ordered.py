@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace, scalar
-from kofn.arrays.operations import as_numbers, cumulative_sums, stable_order, take_along_last
+from kofn.arrays.kinds import Array, full_like, is_jax, namespace, scalar
+from kofn.arrays.operations import (
+    as_indices,
+    as_numbers,
+    cumulative_sums,
+    stable_order,
+    take_along_last,
+)
 from kofn.rows.segments.form import SegmentForm
 from kofn.solver.segments import SegmentRows
 
@@ -63,4 +69,4 @@ def states_of(form: SegmentForm, mask: Any) -> Array | None:
 def in_column(entries: Array, form: SegmentForm) -> Array:
     """Return the indices along the first axis of x of entries of its flat form."""
     places: Any = entries % form.shape[0] if form.shape[0] else entries
-    return cast(places, form.xp.asarray(0).dtype) if is_jax(places) else places
+    return as_indices(places) if is_jax(places) else places

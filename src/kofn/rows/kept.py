@@ -62,8 +62,8 @@ class Kept(NamedTuple):
         elif self.form.kind == "jax":
             found = nothing.at[at].add(values)
         else:
+            np.add.at(nothing, at, values)
             found = nothing
-            np.add.at(found, at, values)
         return found if self.form.dim == -1 else move_axis(found, -1, self.form.dim)
 
 

@@ -494,6 +494,11 @@ FUNCTIONS = tuple(_table())
 ELSEWHERE = {
     "step_routers": "test_modules.py",
     "DispatchPlan": "dispatch_plan",
+    "SoftTopK": "soft_topk",
+    "segment_sparse_softmax": "sparse_softmax, by array code",
+    "segment_sparse_softmax_loss": "sparse_softmax_loss, by array code",
+    "sparse_softmax_entropy": "sparse_softmax",
+    "topk_kl": "array code",
     "SparseAttention": "sparse_attention",
     "sparse_flex_attention": "test_modules.py",
     "KeyValueCache": "a container of tensors",

@@ -19,8 +19,13 @@ def emptied(call, entries, rows):
     sizes, given = np.shape(call.arguments[call.first]), dict(call.arguments)
     ragged = "segment" in call.name
     for name, value in call.arguments.items():
+        smallest = 1 if "segment_sparse" in call.name else 0
         if name == "k" and not isinstance(value, np.ndarray) and not entries:
-            given[name] = 0
+            given[name] = smallest
+        if name == "kept":  # a set for each row
+            ids, ends = value
+            ends = [each * entries for each in ends[: len(ends) if rows else 1]]
+            given[name] = ids[: ends[-1]], ends
         if not isinstance(value, np.ndarray):
             continue
         value, of_classes = np.array(value), name in PER_CLASS

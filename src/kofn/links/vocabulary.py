@@ -89,11 +89,13 @@ def where(condition: Real, a: Real, b: Real) -> Real:
 
 
 def least(a: Real, b: Real) -> Real:
-    return where(a < b, a, b)
+    """The lesser, with b's slope at a tie; a NaN in the first stays."""
+    return where(~(a >= b), a, b)
 
 
 def greatest(a: Real, b: Real) -> Real:
-    return where(a > b, a, b)
+    """The greater, with b's slope at a tie; a NaN in the first stays."""
+    return where(~(a <= b), a, b)
 
 
 def size(z: Real) -> Real:

@@ -94,9 +94,13 @@ def topk_kl(
     with checked.form.quiet():
         x, xp = checked.scores, form.xp
         there, wrong = entries != PADDING, (entries < PADDING) | (entries >= form.n)
+        t: Any = checked.temperature
+        if not (form.n and entries.shape[-1]):  # no row counts
+            nothing = cast(x[..., :0], compute_dtype(x)) / (t if type(t) is float else t[..., None])
+            none = xp.sum(nothing, axis=-1), xp.any(there, axis=-1)
+            return over_rows(*of_counted(*none, None), reduction)
         own = take_along_last(x, xp.where(there & ~wrong, entries, 0))
         own = xp.where(there & wrong, math.nan, cast(without_deleted(own), compute_dtype(x)))
-        t = checked.temperature
         each = full_like(own, form.batch, t) if type(t) is float else t
         of = formulas.named(own, there, log_p, each)
         rest = None

@@ -111,7 +111,7 @@ def kept_given(
         none = none | (~wrong & ((ids < 0) | (ids >= form.n)))
     at = index_of(form.batch, xp.where(none, 0, numbers), xp.where(none | wrong, 0, ids))
     both, count, own = at, ids.shape[0], None
-    if labels is not None:
+    if labels is not None and form.n:
         rows = arange(labels, labels.shape[0])
         of_labels = index_of(form.batch, rows, labels)
         both = tuple(xp.concat(pair, axis=0) for pair in zip(at, of_labels, strict=True))
@@ -119,8 +119,9 @@ def kept_given(
     if mask is not None:
         spread = xp.broadcast_to(adopt(check_mask(mask, scores), scores), form.shape)
         x = xp.where(move_axis(spread, form.dim, -1)[both], x, -math.inf)
-    if labels is not None:
-        x, own = x[:count], cast(x[count:], getattr(xp, wide))
+    if labels is not None:  # of rows without entries, 0
+        x, own = (x[:count], x[count:]) if form.n else (x, xp.sum(turned, axis=-1).reshape(-1))
+        own = cast(own, getattr(xp, wide))
     x = xp.where(none, -math.inf, xp.where(wrong, math.nan, x))
     if type(temperature) not in NUMBERS:
         like = cast(x[:0], getattr(xp, wide))

@@ -145,7 +145,7 @@ _WORDS = {
 
 
 def _compiled(function: Any, names: dict[str, Any]) -> Any:
-    return triton.jit(restated(function, names | {"__name__": __name__}))
+    return triton.jit(restated(function, names | {"__name__": __name__, "tl": tl}))
 
 
 OF_ENTRIES = Target(_WORDS, _compiled, tl.constexpr)

@@ -21,6 +21,7 @@ from places import as_program
 
 # What has meshes of its own, whole models, what is told the shape of the batch.
 OTHERS = (".distributed.", ".estimators.", ".nn.", ".integrations.", "feature_selection", ".expand")
+OTHERS += ("[kept]",)  # a set for each row of the table
 REFUSED = ("segment_", "soft_assignment")
 
 

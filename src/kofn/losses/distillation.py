@@ -141,7 +141,8 @@ def check_named(ids: Any, log_probs: Any, scores: Any, form: Form) -> tuple[Arra
     entries = adopt(ids, scores)
     entries = entries if form.kind == "jax" else cast(entries, form.xp.int64)
     log_p = stop_gradient(adopt(log_probs, scores))
-    return entries, cast(log_p, compute_dtype(log_p))
+    single = dtype_name(log_p) in ("float16", "bfloat16", "float32")
+    return entries, cast(log_p, form.xp.float32 if single else form.xp.float64)
 
 
 def check_range(ids: Any, n: int) -> None:

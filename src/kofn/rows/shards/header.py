@@ -88,7 +88,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # of linear congruential generator
 
 def _digest_of(numbers: Tensor, place: int) -> Tensor:
     """Return a digest of numbers without reading them: a sum of their bits by position."""
-    bits = numbers.detach().double().contiguous().view(torch.int64).flatten()
+    bits = numbers.detach().double().resolve_neg().contiguous().view(torch.int64).flatten()
     at = torch.arange(place + 1, place + 1 + len(bits), device=bits.device)
     mixed = (bits ^ (bits >> 29)) * (2 * at * _MULTIPLIER + 1)
     return (mixed ^ (mixed >> 32)).sum()

@@ -92,7 +92,7 @@ class GroupRows:
     def gathered(self, values: Tensor) -> Tensor:
         """Return values (…, m) of all ranks, (…, ranks·m), in the order of the parts."""
         # As bytes: backends lack some of the types.
-        parts = self.ranks.gathered(values.contiguous().view(torch.uint8))
+        parts = self.ranks.gathered(values.resolve_neg().contiguous().view(torch.uint8))
         return torch.cat(list(parts.view(values.dtype)), -1)
 
     def before(

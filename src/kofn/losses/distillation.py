@@ -11,7 +11,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_flag, check_same_kind
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, full_like, is_torch
-from kofn.arrays.operations import take_along_last
+from kofn.arrays.operations import divided_as, take_along_last, with_undivided_rows
 from kofn.arrays.tracing import at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import named as formulas
@@ -92,7 +92,9 @@ def topk_kl(
         scores, ONE, links.exponential, temperature, dim, mask, halves=halves
     )
     with checked.form.quiet():
-        x, xp = checked.scores, form.xp
+        x, xp = with_undivided_rows(checked.scores), form.xp
+        checked = checked._replace(scores=x)
+        entries, log_p = divided_as(entries, x), divided_as(log_p, x)
         there, wrong = entries != PADDING, (entries < PADDING) | (entries >= form.n)
         t: Any = checked.temperature
         if not (form.n and entries.shape[-1]):  # no row counts

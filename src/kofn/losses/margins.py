@@ -18,7 +18,12 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
-from kofn.arrays.operations import of_places, replaced_along_last, take_along_last
+from kofn.arrays.operations import (
+    of_places,
+    replaced_along_last,
+    take_along_last,
+    with_undivided_rows,
+)
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses.fenchel_young import softmax_loss
 from kofn.losses.targets import Target, prepared
@@ -156,6 +161,7 @@ def _with_margin(
     form, dim = checked.form, checked.form.dim
     with form.quiet():
         x = form.turned(cast(without_deleted(cosines), compute_dtype(cosines)))
+        x = with_undivided_rows(x)
         m = _margin(margin, cosines, form.n, x)
         move = _with_margins if labels.labels is None or not form.n else _with_margin_at_label
         t = checked.temperature

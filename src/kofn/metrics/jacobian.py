@@ -8,7 +8,7 @@ from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.flow import repeat
-from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.formulas import answers
@@ -115,7 +115,7 @@ def _largest_eigenvalue(u: Array) -> Array:
         lower = pull * (width * (1 - share)) > first
         return xp.where(lower, share, low), xp.where(lower, high, share)
 
-    ends = full_like(second, tuple(second.shape), 0.0), full_like(second, tuple(second.shape), 1.0)
+    ends = xp.zeros_like(second), xp.ones_like(second)
     bits = 54 if "64" in str(u.dtype) else 26
     low, high = repeat(u, bits, halve, ends)
     eigenvalue = xp.where(width > 0, second + width * (low + high) / 2, first)

@@ -13,7 +13,7 @@ from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count
 from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.arrays.operations import marked, top_indices
+from kofn.arrays.operations import divided_as, marked, top_indices, with_undivided_rows
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import answers
 from kofn.rows.compiled import evaluate
@@ -179,7 +179,8 @@ def _ones(rows: Rows, k: int) -> Array:
     xp = namespace(plain.scores)
     if k == 0:
         return answers.softmax(plain) * 0.0  # in the graph of the scores
-    first = marked(plain.scores, top_indices(stop_gradient(plain.scores), k - 1)) & rows.live
+    whole = stop_gradient(with_undivided_rows(plain.scores))
+    first = divided_as(marked(whole, top_indices(whole, k - 1)), plain.scores) & rows.live
     rest = plain._replace(scores=xp.where(first, -math.inf, plain.scores), live=rows.live & ~first)
     p = xp.where(first, full_like(plain.scores, (), 1.0), answers.softmax(rest))
     return xp.where(xp.any(rows.top, axis=-1)[..., None], math.nan, p)

@@ -11,7 +11,7 @@ from kofn import links
 from kofn.adapters import route
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
-from kofn.arrays.operations import greatest
+from kofn.arrays.operations import divided_as, greatest
 from kofn.operations.topk import WEIGHTS
 from kofn.rows.given import Given, given_again
 
@@ -24,6 +24,7 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
     """Return T by bisection in log T: the end of the bracket that is no softer than the target."""
     xp = namespace(what.scores)
     x = what.scores
+    what, target = what._replace(k=divided_as(what.k, x)), divided_as(target, x)
     finite = ~xp.isinf(x)
     some = xp.any(finite, axis=-1)
     top = xp.where(some, greatest(xp.where(finite, x, -math.inf)), 0.0)

@@ -65,7 +65,7 @@ class Closing(nn.Module):
         self.mask = self._whole().clone()
 
     def _whole(self) -> Tensor:
-        """Return weights of 0 and 1."""
+        """Return weights of 0 and 1, which each kind of choice finds in its own way."""
         raise NotImplementedError
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:

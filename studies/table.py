@@ -123,6 +123,9 @@ PRUNERS = {
     "spartan": "soft top-k of magnitudes (Tai et al. 2022)",
     "straight-through": "the largest weights of every step",
     "gumbel": "Gumbel-softmax over six masks (MaskLLM)",
+    "single": "nn.prune of all layers but the last",
+    "blocks": "the same with pattern=(4, 1)",
+    "channels": 'the same with pattern="channel", which are taken out',
 }
 NETWORKS = {
     "mlp": "a perceptron 64-300-100-10",
@@ -194,9 +197,9 @@ PRUNE = Study(
     "One seed and 50 steps: less than a minute.",
     names(
         "method",
-        "Way to prune; repeat the option for several. All by default: kofn, kofn-subsets (2:4), "
-        "gradual, magnitude, spartan, straight-through, gumbel (2:4).",
+        "Way to prune, kofn-subsets and gumbel for 2:4 alone; {names}",
         PRUNERS,
+        usual=7,
     ),
     names("model", "mlp or cnn; both by default.", NETWORKS),
     Option(

@@ -134,7 +134,8 @@ LOSSES = {
     "cross-entropy": "softmax_loss",
     "accuracy": "accuracy_loss: −p of the label",
     "exact": "perturbed_accuracy_loss: −the probability of the label under normal noise",
-    "sparse-k": "sparse_softmax_loss, k = 3",
+    "sparse-2": "sparse_softmax_loss, k = 2",
+    "sparse-3": "sparse_softmax_loss, k = 3",
     "sparse-p": "sparse_softmax_loss, p = 0.9",
     "taylor": "−log of taylor_softmax, order 2",
     "sparsemax": "sparsemax_loss",
@@ -145,7 +146,7 @@ LOSSES = {
 REGIMES = {
     "scratch": "all steps by the loss",
     "after": "half of the steps by cross-entropy, then the loss",
-    "noisy": "as scratch, with a label drawn at random for half of the images",
+    "noisy": "as scratch at three times the rate, with half of the labels drawn at random",
 }
 DATASETS = {
     "digits": "scikit-learn's 1,797 digits of 8 × 8 pixels",

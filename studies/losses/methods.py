@@ -11,8 +11,6 @@ from kofn import entmax, losses, perturbed_argmax, softmax, sparse_softmax, spar
 from kofn import taylor_softmax as taylor
 from studies.frame.run import Method
 
-K, P = 3, 0.9
-"""Of sparse softmax, which keeps so many classes, or so much of their weight."""
 SCALE = 30
 """Of the cosines of AM-softmax; the inverse of its usual temperature."""
 
@@ -41,18 +39,19 @@ def taylor_loss(scores: Tensor, labels: Tensor) -> Tensor:
     return -taylor(scores).gather(-1, labels[:, None]).log().mean()
 
 
-sparse_loss = losses.sparse_softmax_loss
+def sparse(**kept: float) -> Way:
+    """Return sparse softmax, which keeps k classes, or p of their weight."""
+    return Way(partial(losses.sparse_softmax_loss, **kept), partial(sparse_softmax, **kept))
+
+
 CE = Way(losses.softmax_loss, softmax)
 METHODS = {
     "cross-entropy": Method(lambda: CE, "#222222"),
     "accuracy": Method(lambda: Way(losses.accuracy_loss, softmax), "#D55E00"),
     "exact": Method(lambda: Way(losses.perturbed_accuracy_loss, perturbed_argmax), "#E69F00"),
-    "sparse-k": Method(
-        lambda: Way(partial(sparse_loss, k=K), partial(sparse_softmax, k=K)), "#0072B2"
-    ),
-    "sparse-p": Method(
-        lambda: Way(partial(sparse_loss, p=P), partial(sparse_softmax, p=P)), "#56B4E9"
-    ),
+    "sparse-2": Method(lambda: sparse(k=2), "#0072B2", "--"),
+    "sparse-3": Method(lambda: sparse(k=3), "#0072B2"),
+    "sparse-p": Method(lambda: sparse(p=0.9), "#56B4E9"),
     "taylor": Method(lambda: Way(taylor_loss, taylor), "#888888"),
     "sparsemax": Method(lambda: Way(losses.sparsemax_loss, sparsemax), "#009E73"),
     "entmax": Method(lambda: Way(losses.entmax_loss, entmax), "#009E73", "--"),

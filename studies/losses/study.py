@@ -11,7 +11,9 @@ from studies.frame.options import Settings
 from studies.losses.data import images_of
 from studies.losses.methods import CE, METHODS, Way
 
-RATE, BATCH, HIDDEN, CLASSES = 1e-3, 128, 64, 10
+BATCH, HIDDEN, CLASSES = 128, 64, 10
+RATES = {"scratch": 1e-3, "after": 1e-3, "noisy": 3e-3}
+"""With noisy labels the larger one, by which a network begins to learn them by heart."""
 FEW = 40
 """The steps after which accuracies are compared for the first time."""
 BINS = 10
@@ -70,7 +72,7 @@ class Run(run.Run):
             others = torch.randint(CLASSES, self.labels.shape, generator=of_run)
             self.labels = torch.where(lost, others, self.labels)
         self.model = Model(self.data.training.shape[1])
-        self.optimizer = torch.optim.Adam(self.model.parameters(), RATE)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), RATES[task])
 
     @property
     def now(self) -> Way:

@@ -58,7 +58,7 @@ def test_each_loss_is_of_the_weights_that_it_is_read_by():
 
 
 def settings(**given):
-    usual = {"datasets": ("digits",), "tasks": ("noisy",), "methods": ("sparse-k",)}
+    usual = {"datasets": ("digits",), "tasks": ("noisy",), "methods": ("sparse-3",)}
     return Settings(**{**usual, "steps": 8, "seeds": 1, "seed": 0, **given})
 
 

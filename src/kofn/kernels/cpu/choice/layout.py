@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kofn.kernels.cpu.runtime.layout import REGISTER
+
 # A job, the integers that every thread on it reads: those of shares.py first. Of the numbers, the
 # answers and the mask the addresses, 0 for no mask; k answers per row; then how numbers are taken,
 # as contract.py has it, or the address of k ranks per row.
@@ -30,14 +32,18 @@ def candidates_of(k: int) -> int:
     return 4 * k + LANES
 
 
-def room_of(n: int, k: int) -> int:
-    """Return the words that a thread needs: keys of a row, maxima, candidates twice, counts."""
-    return n + 4 * LANES + parts_of(n, k) + 4 * candidates_of(k) + 4 * LANES
-
-
 def kept_of(n: int, k: int) -> int:
     """Return how many columns a search of rows abreast keeps, 0 where these are too many."""
     kept = BLOCK
     while kept < min(k, n + 1 - k):
         kept *= 2
     return kept if n <= SHORTEST or n * kept <= ABREAST * BLOCK else 0
+
+
+def room_of(n: int, k: int) -> int:
+    """Return the words that a thread needs: keys of a row, maxima, candidates twice, counts, and
+    columns of rows abreast.
+    """
+    kept = kept_of(n, min(k, n)) if n < SHORTEST else 0
+    columns = ROWS + REGISTER // 8 + 2 * kept * ROWS
+    return n + 4 * LANES + parts_of(n, k) + 4 * candidates_of(k) + 4 * LANES + columns

@@ -15,7 +15,7 @@ PAGES = {
 
 # Packages that continuous integration does not install.
 EXTRAS = re.compile(
-    r"^ *(?:import|from) [\w.]*\b(?:transformers|jaxopt|optax|ott|softtorch)\b", re.MULTILINE
+    r"^ *(?:import|from) [\w.]*\b(?:transformers|jaxopt|optax|ott|softtorch|saelens|torch_geometric)\b", re.MULTILINE
 )
 
 

@@ -149,10 +149,8 @@ def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., boo
 def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     """Return work(x, answers), as choice.launch.hard."""
     (*batch, n), number = rows.shape, rows.k
-    run, room = (
-        native.function(code_of("choices", rows.size)),
-        room_of_choices(n, number, rows.size),
-    )
+    run = native.function(code_of("choices", rows.size))
+    room = room_of_choices(n, number, rows.size)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
 
     def work(x: Tensor, out: Tensor) -> None:

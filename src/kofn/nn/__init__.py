@@ -11,7 +11,7 @@ except ImportError as error:
         "have the functions of kofn, which its modules call: docs/guides shows them"
     ) from error
 
-from kofn.arrays.names import answer_for_others
+from kofn.arrays.names import answer_for_keywords, answer_for_others
 from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention
@@ -65,3 +65,4 @@ def __dir__() -> list[str]:
 
 
 answer_for_others(__name__, __all__)
+answer_for_keywords(TopKRouter, SoftTopK, SparseAttention, TopKSAE)

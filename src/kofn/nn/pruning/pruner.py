@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from kofn.arrays.checks import check_flag
+from kofn.nn.pruning import channels
 from kofn.nn.pruning.choosers import Clock
+from kofn.nn.pruning.layout import Channels
 from kofn.nn.pruning.score_check import ScoreCheck, StepCheck
 from kofn.nn.pruning.views import Views
 from kofn.nn.pruning.weight import Chooser
@@ -85,8 +88,13 @@ class Pruner(Views):
         for row in self.choosers:
             row.close()
 
-    def finalize(self) -> nn.Module:
+    def finalize(self, take_out: bool = False) -> nn.Module:
         """Make the weights plain tensors with zeros where they are pruned; return the model.
+
+        With take_out, for pattern="channel", layers become smaller by the channels that are left
+        out, in which the next layer has no input: torch.nn.Sequential of linear and convolution
+        layers, with what takes 0 to 0 in each channel between them. Their parameters are new
+        objects. Another model is refused by name, and stays as it is.
 
         Nothing of `nn.prune` is left on the model: no parametrization, score, buffer or hook. The
         parameters are the objects that they were before, so an optimizer that has them goes on.
@@ -96,17 +104,26 @@ class Pruner(Views):
         Raises:
             RuntimeError: called twice.
             TypeError: the model was sharded after nn.prune.
-            ValueError: scores are NaN or infinite.
+            ValueError: scores are NaN or infinite; or channels cannot be taken out.
         """
         self._refuse_finalized()
+        cuts = self._cuts() if check_flag("take_out", take_out) else []
         if not self.frozen:
             self.freeze()
         for member in self.members:
             member.finalize()
+        for cut in cuts:
+            channels.take_out(cut)
         for hook in self._hooks:
             hook.remove()
         self._hooks, self.finalized = [], True
         return self.model
+
+    def _cuts(self) -> list[channels.Cut]:
+        if not isinstance(self.members[0].layout, Channels):
+            raise ValueError('take_out is for pattern="channel"')
+        masks = {name: mask.flatten(1)[:, 0] for name, mask in self.masks().items()}
+        return channels.cuts_of(self.model, masks)
 
     def _scores(self) -> Iterator[nn.Parameter]:
         return (each.scores for each in self.members if each.scores is not None)

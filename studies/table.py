@@ -271,7 +271,7 @@ REPLAY = Study(
     "One seed and 20 steps: seconds.",
     names("method", "What is trained on; {names}", REPLAYS),
     names("task", "tokens, experts or distillation; {names}", SAMPLERS),
-    count("steps", STEPS, 60, quick=20),
+    count("steps", STEPS, 120, quick=20),
     seeds=5,
 )
 LOSS = Study(

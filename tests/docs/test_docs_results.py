@@ -13,6 +13,7 @@ from studies.balance.study import Report as Balances
 from studies.choice.study import Measured as Chosen
 from studies.frame.options import Settings
 from studies.losses.study import Report as Losses
+from studies.replay.study import Report as Replays
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
 from studies.table import STUDIES
@@ -474,3 +475,49 @@ def test_the_table_of_balances_is_what_was_measured():
             *(f"{small.violation:.2f}", f"{small.held_out:.2f}", f"{small.changed:.3f}"),
         ]
         assert [cell.strip() for cell in cells[label]] == found, method
+
+
+# --- choices made twice ---
+
+REPLAYS = {
+    "tokens": {
+        "the softmax over all tokens": "whole",
+        "the trainer's own k and nucleus": "recomputed",
+        "the sets that were sampled from": "kept",
+    },
+    "experts": {"the trainer's own experts": "own", "those of the sampler, replayed": "experts"},
+    "distillation": {
+        "KL over all 256 tokens": "full",
+        "the sum over the teacher's eight": "truncated",
+        "that sum, clamped at 0": "clamped",
+        '`topk_kl(tail="renormalise")`': "renormalised",
+        "`topk_kl`, with a bucket": "bucket",
+    },
+}
+COLUMNS = {
+    "tokens": {"reward": "score", "ratio": "ratio", "outside": "outside", "entropy": "entropy"},
+    "experts": {
+        "reward": "score",
+        "ratio": "ratio",
+        "outside": "outside",
+        "entropy": "entropy",
+        "other experts": "differ",
+    },
+    "distillation": {"KL": "score", "mass": "mass", "negative": "negative"},
+}
+
+
+@pytest.mark.parametrize("task", REPLAYS)
+def test_the_tables_of_replays(task):
+    settings, of = measured(Replays, "replay", "replay")
+    page = PAGES["guides/train_on_samples.md"]
+    rows = table(page, f"| {task.capitalize()} trained on |")
+    assert rows.keys() == REPLAYS[task].keys()
+    for label, cells in rows.items():
+        found = of(task=task, method=REPLAYS[task][label])
+        assert len(found) == settings["seeds"] == 5
+        assert cells.keys() == COLUMNS[task].keys()
+        for head, cell in cells.items():
+            values = [getattr(each, COLUMNS[task][head]) for each in found]
+            wanted = shown(values) if head in ("reward", "KL") else f"{fmean(values):.3f}"
+            assert cell == wanted, (label, head)

@@ -13,6 +13,7 @@ from studies.balance.study import Report as Balances
 from studies.choice.study import Measured as Chosen
 from studies.frame.options import Settings
 from studies.losses.study import Report as Losses
+from studies.replay.study import Report as Replays
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
 from studies.table import STUDIES
@@ -498,3 +499,49 @@ def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
             exact = float(row[way].split()[0])
             places = len(said_as.partition(".")[2])
             assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
+
+
+# --- choices made twice ---
+
+REPLAYS = {
+    "tokens": {
+        "the softmax over all tokens": "whole",
+        "the trainer's own k and nucleus": "recomputed",
+        "the sets that were sampled from": "kept",
+    },
+    "experts": {"the trainer's own experts": "own", "those of the sampler, replayed": "experts"},
+    "distillation": {
+        "KL over all 256 tokens": "full",
+        "the sum over the teacher's eight": "truncated",
+        "that sum, clamped at 0": "clamped",
+        '`topk_kl(tail="renormalise")`': "renormalised",
+        "`topk_kl`, with a bucket": "bucket",
+    },
+}
+COLUMNS = {
+    "tokens": {"reward": "score", "ratio": "ratio", "outside": "outside", "entropy": "entropy"},
+    "experts": {
+        "reward": "score",
+        "ratio": "ratio",
+        "outside": "outside",
+        "entropy": "entropy",
+        "other experts": "differ",
+    },
+    "distillation": {"KL": "score", "mass": "mass", "negative": "negative"},
+}
+
+
+@pytest.mark.parametrize("task", REPLAYS)
+def test_the_tables_of_replays(task):
+    settings, of = measured(Replays, "replay", "replay")
+    page = PAGES["guides/train_on_samples.md"]
+    rows = table(page, f"| {task.capitalize()} trained on |")
+    assert rows.keys() == REPLAYS[task].keys()
+    for label, cells in rows.items():
+        found = of(task=task, method=REPLAYS[task][label])
+        assert len(found) == settings["seeds"] == 5
+        assert cells.keys() == COLUMNS[task].keys()
+        for head, cell in cells.items():
+            values = [getattr(each, COLUMNS[task][head]) for each in found]
+            wanted = shown(values) if head in ("reward", "KL") else f"{fmean(values):.3f}"
+            assert cell == wanted, (label, head)

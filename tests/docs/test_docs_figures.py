@@ -39,6 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {
         "differences": lambda: None,
         "first_failures": lambda: [9],
     },
+    "curves": {},
     "maps": {"STEPS": 3, "ROWS": np.random.default_rng(0).normal(size=(4, 32))},
 }
 

@@ -1,5 +1,6 @@
 """What the pages say of seeds, spreads and winners is what docs/results holds."""
 
+import json
 import re
 from itertools import product
 from statistics import fmean
@@ -314,6 +315,24 @@ def test_what_is_said_of_losses():
     mean, worst = said(page, r"it loses ([\d.]+), and one seed ends at\s+least ([\d.]+) behind")
     assert mean == -lead("scratch", "accuracy", "epsilon")
     assert -min(leads("scratch", "accuracy", "epsilon")) >= worst
+
+
+# --- examples that learn through samples ---
+
+
+def test_the_tables_of_what_learns_through_samples():
+    found = json.loads((DOCS / "results" / "curves.json").read_text(encoding="utf-8"))
+    page = PAGES["estimators_examples.md"]
+    assert set(re.findall(r"examples/(\w+)\.py", page)) == found.keys()
+    for name, ways in found.items():
+        rows = table(page[page.index(f"examples/{name}.py") :], "| Way |")
+        assert [label.replace("`", "") for label in rows] == [*ways]
+        for label, curves in ways.items():
+            assert len(curves) == 5
+            (cells,) = (rows[row] for row in rows if row.replace("`", "") == label)
+            half, end = ([each[at][1] for each in curves] for at in (len(curves[0]) // 2 - 1, -1))
+            form = ".1f" if "evidence bound, nats" in cells else ".3f"
+            assert [*cells.values()] == [shown(v, form).replace("-", "−") for v in (half, end)]
 
 
 # --- routers ---

@@ -70,6 +70,6 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _features(x: Tensor) -> Tensor:
     """Return φ(x), with each pair of two entries once: (1, x, x_i·x_j, x_i²/√2)."""
     size = x.shape[-1]
-    i, j = torch.triu_indices(size, size, device=x.device)
+    i, j = torch.triu_indices(size, size, dtype=torch.int64, device=x.device)
     once = torch.ones_like(i, dtype=x.dtype).masked_fill(i == j, 1 / math.sqrt(2))
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., i] * x[..., j] * once], -1)

@@ -55,6 +55,12 @@ STUDIES = {
         "studies.sae " + methods("kofn-token-signed kofn-batch-signed abstopk"),
         {},  # only a table
     ),
+    "sae_means": Study(
+        "studies.sae --task mean-0 --task mean-3 --task mean-10 "
+        + methods("topk kofn-token topk-initialized kofn-token-initialized")
+        + " --steps 500 --seeds 2",
+        {},  # only a table
+    ),
 }
 
 

@@ -36,6 +36,12 @@ STUDIES = {
     "losses": Study("studies.losses", {"curves.png": "losses.png"}),
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
+    "prune_units": Study(
+        "studies.prune --model mlp "
+        + methods("single blocks channels")
+        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300",
+        {},  # only a table
+    ),
     "sae": Study(
         "studies.sae "
         + methods("kofn-token kofn-batch topk topk-auxk batchtopk batchtopk-auxk jumprelu gated"),

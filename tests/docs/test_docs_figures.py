@@ -71,7 +71,7 @@ def test_the_results_of_studies_are_checkpoints_of_today() -> None:
     "name",
     [
         *("router", "balance", "attention", "choice", "losses", "prune_mlp", "prune_cnn"),
-        *("sae", "sae_others", "sae_signed", "sae_means"),
+        *("prune_units", "sae", "sae_others", "sae_signed", "sae_means"),
     ],
 )
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:

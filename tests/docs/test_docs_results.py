@@ -441,6 +441,27 @@ def test_what_is_said_of_routers():
     assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
 
 
+UNITS = {
+    "single weights": "single",
+    "blocks of 4 × 1": "blocks",
+    "channels, by weights": "channels",
+}
+
+
+def test_the_table_of_units_of_pruning():
+    runs, page = stored("prune_units")[1], PAGES["nn_pruning.md"]
+    for label, method in UNITS.items():
+        cells = []
+        for removed in ("0.5", "0.8", "0.95"):
+            found = [r["measured"] for r in runs if r["key"][1:3] == (method, removed)]
+            right, kept = (fmean(each) for each in zip(*found, strict=True))
+            cells.append(f"{right:.3f} ({kept:,.0f})")
+        assert f"| {label} | {' | '.join(cells)} |" in page
+    dense = fmean(r["measured"][0] for r in runs if r["key"][1] == "dense")
+    (stated,) = said(page, r"Dense, it is (\S+) with 50,200 weights")
+    assert stated == round(dense, 3)
+
+
 # --- autoencoders ---
 
 AUTOENCODERS = {

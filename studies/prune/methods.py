@@ -119,6 +119,55 @@ class KofnSubsets(Kofn):
     choice = "k_subset"
 
 
+class ButLast(Way):
+    """nn.prune of all layers but the last, which gives the answer, at a cost per weight of 1.
+
+    So single weights, blocks and channels are removed for the same number of weights.
+    """
+
+    pattern: str | tuple[int, int] | None = None
+    by_weights = True
+
+    def start(self) -> None:
+        last = [name for name in self.names if name.endswith("weight")][-1]
+        self.pruner = prune(
+            self.model,
+            self.removed,
+            schedule=PruningSchedule(self.steps),
+            exclude=last,
+            pattern=self.pattern,
+            costs=one_each if self.by_weights else None,
+        )
+
+    parameters, after = Kofn.parameters, Kofn.after
+
+    def finish(self) -> None:
+        self.pruner.finalize(take_out=self.pattern == "channel")
+
+
+class Blocks(ButLast):
+    """Blocks of four rows and one column."""
+
+    pattern = (4, 1)
+
+
+class Channels(ButLast):
+    """Output channels, which are taken out in the end."""
+
+    pattern = "channel"
+
+
+class NumberedChannels(Channels):
+    """The same by one k over channels, of which a share is removed: each costs 1."""
+
+    by_weights = False
+
+
+def one_each(name: str, module: nn.Module) -> float:
+    """Return the cost of a weight."""
+    return 1.0
+
+
 class Magnitude(Way):
     """The largest weights: chosen once, after half of the training, or gradually.
 
@@ -225,4 +274,8 @@ METHODS = {
     "spartan": Method(Spartan, "#009E73", groups=False),
     "straight-through": Method(StraightThrough, "#CC79A7"),
     "gumbel": Method(Gumbel, "#999999", free=False),
+    "single": Method(ButLast, "#0072B2", groups=False),
+    "blocks": Method(Blocks, "#009E73", groups=False),
+    "channels": Method(Channels, "#D55E00", groups=False),
+    "channels-k": Method(NumberedChannels, "#E69F00", groups=False),
 }

@@ -23,12 +23,23 @@ class Sizes(NamedTuple):
 
 
 class Kofn(nn.Module):
-    """A TopKSAE, with the auxiliary loss if that has a weight."""
+    """A TopKSAE, with the auxiliary loss if that has a weight.
+
+    If it is `initialized`, it starts from the mean of a sample of the inputs.
+    """
 
     def __init__(
-        self, sizes: Sizes, *, k: Any = None, auxk: float = 0.0, half: bool = False, **how: Any
+        self,
+        sizes: Sizes,
+        *,
+        k: Any = None,
+        auxk: float = 0.0,
+        half: bool = False,
+        initialized: bool = False,
+        **how: Any,
     ) -> None:
         super().__init__()
+        self.initialized = initialized
         self.auxk, self.dtype = auxk, torch.bfloat16 if half else torch.float32
         k = sizes.k if k is None else k
         # In float32 first, so that all methods of a seed start from the same weights.
@@ -118,6 +129,7 @@ class Penalized(nn.Module):
     """An autoencoder whose penalty is scaled until an input has k latents."""
 
     FACTOR = 1.01
+    initialized = False
     weight: Tensor
 
     def __init__(self, sizes: Sizes, weight: float) -> None:
@@ -227,4 +239,6 @@ METHODS = {
     "gated": Method(Gated, "#CC79A7"),
     "kofn-batch-bf16": Method(partial(Kofn, selection="batch", half=True), "#56B4E9", ":"),
     "batchtopk-bf16": Method(partial(MeanOfMinima, half=True), "#999999", ":"),
+    "kofn-token-initialized": Method(partial(Kofn, initialized=True), "#009E73"),
+    "topk-initialized": Method(partial(Kofn, gradient="chosen", initialized=True), "#009E73", ":"),
 }

@@ -15,6 +15,8 @@ from studies.sae.methods import METHODS, Sizes, unexplained
 from studies.sae.tasks import TASKS, Features
 
 BATCH = 256
+SAMPLE = 4096
+"""Number of inputs that an autoencoder may start from."""
 COOLED = 0.2
 """Share of the steps, at the end, in which the learning rate falls to 0."""
 SHOWN, EXAMPLES = 10, 16
@@ -49,6 +51,10 @@ class Run(run.Run):
         self.generator = self.task.generator
         sizes = Sizes(self.task.D_IN, self.task.D_SAE, self.task.K, self.settings.steps)
         self.model = METHODS[method].make(sizes)
+        if self.model.initialized:
+            before = self.generator.get_state()  # all methods train on the same inputs
+            self.model.sae.initialize(self.task.batch(SAMPLE))
+            self.generator.set_state(before)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.RATE)
 
     def step(self) -> None:

@@ -38,6 +38,33 @@ class Features(Task):
         return sizes @ self.directions + self.NOISE * self.normal(size, self.D_IN)
 
 
+class Moved(Features):
+    """The same features, with inputs whose mean lies DEVIATIONS from 0, in a random direction.
+
+    A deviation is the root of the sum of their variances.
+    """
+
+    DEVIATIONS = 0.0
+
+    def __init__(self, seed: int) -> None:
+        self.offset = torch.zeros(self.D_IN)
+        super().__init__(seed)
+        x, away = self.held_out, functional.normalize(self.normal(self.D_IN), dim=0)
+        self.offset = self.DEVIATIONS * x.var(0).sum().sqrt() * away - x.mean(0)
+        self.held_out = x + self.offset
+
+    def batch(self, size: int) -> Tensor:
+        return super().batch(size) + self.offset
+
+
+class MovedBy3(Moved):
+    DEVIATIONS = 3.0
+
+
+class MovedBy10(Moved):
+    DEVIATIONS = 10.0
+
+
 def capped(weights: Tensor, total: float, most: float) -> Tensor:
     """Return probabilities proportional to the weights that sum to the total, at most `most`."""
     for _ in range(50):
@@ -96,4 +123,10 @@ class Digits(Task):
         return moved + 0.1 * self.normal(*moved.shape), chosen
 
 
-TASKS: dict[str, Any] = {"features": Features, "digits": Digits}
+TASKS: dict[str, Any] = {
+    "features": Features,
+    "digits": Digits,
+    "mean-0": Moved,
+    "mean-3": MovedBy3,
+    "mean-10": MovedBy10,
+}

@@ -190,5 +190,11 @@ def of_modules() -> Iterator[Call]:
     batch = partial(sae, selection="batch")
     yield of(f"{room}.calibrate", batch, calibrated, rows, ("x",))
 
+    def initialized(module: Any, x: Any, mask: Any) -> Any:
+        module.initialize(x, mask, batch_size=2)
+        return module(x)
+
+    yield of(f"{room}.initialize", sae, initialized, rows, ("x",))
+
     for name in ("kofn.nn.SoftTopK", "kofn.nn.SoftTopK.forward"):
         yield of(name, choice, forward, {"x": X}, ("x",))

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import unicodedata
 
@@ -13,9 +14,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from kofn.commands import app, files
+from kofn.commands import app, files, terminal
 from kofn.commands.files import InputError
-from kofn.commands.select import compare
+from kofn.commands.select import compare, report
 from kofn.commands.select import table as tables
 from kofn.commands.terminal import TwoBars
 from kofn.feature_selection import SoftTopKSelector
@@ -159,7 +160,7 @@ BAD_TABLES = {
     "ragged": (b"a,b,label\n1,2,3\n1,2,3,4\n", "cannot be read as CSV"),
     "rows that are all longer": (b"a,b,label\n" + b"9,1,2,3\n" * 30, "Expected 3 fields in line 2"),
     "a comma at every end": (b"a,b,label\n" + b"1,2,3,\n" * 30, "Expected 3 fields in line 2"),
-    "words": (table(city="x", street="y"), "not numeric: 'city', 'street'"),
+    "words": (table(city=[f"x{i}" for i in range(60)]), "'city' has 60 different words"),
     "missing": (
         table(c=[np.nan] + [1.0] * 59),
         "missing values in 'c'; add --missing drop (their rows) or --missing median",
@@ -218,7 +219,7 @@ def test_bad_tables_are_refused_in_one_line(here, name):
         (["data.csv", "--target", "label", "-k", 2, "--task", "regression"], "is not numeric"),
         (
             ["data.csv", "--target", "a", "-k", 2, "--task", "classification"],
-            "not numeric: 'label'",
+            "too few rows of class",
         ),
         (["--missing", "mean"], "--missing must be one of refuse, drop, median; got 'mean'"),
         (["--splits", 0], "--splits must be at least 1; got 0"),
@@ -479,6 +480,78 @@ def test_columns_are_left_out_by_name_whatever_is_in_them(here):
     line = refused(*how, "--drop", "label")
     assert "--drop and --target both name 'label'" in line
     assert "--drop needs a table" in refused("--drop", "id")
+
+
+def test_columns_of_words_are_chosen_as_a_whole(here):
+    plans = np.array(["free", "pro", "team"])[np.random.default_rng(1).integers(0, 3, 60)]
+    label = np.where(plans == "pro", "stays", "leaves")
+    frame = table(plan=plans, label=label, open=plans == "x")[["a", "plan", "open", "b", "label"]]
+    frame.loc[3, "plan"] = None
+    frame.to_csv("data.csv", index=False)
+    how = ["data.csv", "--target", "label", "--splits", 1, "--steps", 60, "--json"]
+    assert "missing values in 'plan'" in refused(*how, "-k", 1)
+    result = run(*how, "-k", 1, "--missing", "median")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [each["column"] for each in found["all_columns"]] == ["a", "plan", "open", "b"]
+    assert [each["column"] for each in found["chosen"]] == ["plan"]
+    assert found["k"] == 1
+    assert found["selector"]["groups"] == [0, 1, 1, 1, 2, 3]
+    assert found["selector"]["costs"] is None
+    scores = {each["method"]: each["held_out"]["RBF SVM"]["mean"] for each in found["methods"]}
+    del scores["random"]
+    assert min(scores.values()) > 0.9, scores  # every method takes the whole column
+    frame.loc[3, "plan"] = "free"
+    frame.to_csv("data.csv", index=False)
+    encoded = tables.read_table(here / "data.csv", "label", "auto")
+    np.testing.assert_array_equal(encoded.X[:, 1:4].sum(1), 1)
+
+
+def test_a_method_that_ranks_single_columns_takes_the_groups_of_the_best():
+    members = np.array([0, 1, 1, 2, 2])
+    marks = np.array([0.2, 0.1, 0.5, 0.3, 0.3])
+    assert compare._best(marks, members).tolist() == [0.2, 0.5, 0.3]
+    assert compare._largest(compare._best(marks, members), 2).tolist() == [1, 2]
+
+
+def test_columns_like_ids_are_named(here):
+    for words, said in (
+        (
+            {"who": [f"x{i}" for i in range(60)]},
+            "'who' has 60 different words in 60 rows, as an id",
+        ),
+        ({"who": ["?", *range(59)]}, "in 60 rows, '?' is not a number; at most 30 are encoded"),
+    ):
+        table(**words).to_csv("data.csv", index=False)
+        assert said in refused("data.csv", "--target", "label", "-k", 2)
+    table(nr=np.arange(60)[::-1], half=np.arange(60) // 2).to_csv("data.csv", index=False)
+    result = run("data.csv", "--target", "label", "-k", 2, *QUICK)
+    assert "Warning: 'nr' has another whole number in each row" in " ".join(result.stdout.split())
+
+
+def test_only_bars_that_can_be_seen_are_drawn():
+    X, y = np.random.default_rng(0).normal(size=(60, 150)), np.tile([0, 1], 30)
+    data = tables.Table("t", X, y, [f"x{i}" for i in range(150)], "y", "classification", ["a", "b"])
+    selector = SoftTopKSelector(3, steps=40, hidden=4, random_state=0).fit(X, y)
+    outcome = compare.Outcome(data, selector, None)
+    drawn = report._barred(outcome, 40)
+    assert drawn[:3] == selector.order_[:3].tolist()
+    assert 3 <= len(drawn) == max(3, (selector.weights_ >= 0.005).sum()) < 40
+    assert len(report._barred(outcome, 2)) == 2
+
+
+def test_a_pipe_has_whole_lines_and_lines_of_progress(here, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(terminal._Lines, "every", 0.0)
+    names = {name: f"a name of some length {name}" for name in "abcdef"}
+    table().rename(columns=names).to_csv("data.csv", index=False)
+    result = run("data.csv", "--target", "label", "-k", 5, *QUICK)
+    assert "Held-out accuracy, one split, 25% held out (45 rows for training" in result.stdout
+    (chosen,) = (each for each in result.stdout.splitlines() if each.startswith("Chosen"))
+    assert chosen.count("a name of some length") == 5
+    lines = result.stderr.splitlines()
+    assert len(lines) == compare.METHODS + 1
+    assert re.fullmatch(r"kofn: 3/10 1/1 RFE, \d+ s", lines[3])
 
 
 def test_an_unknown_metric_is_refused(here):

@@ -70,7 +70,7 @@ def test_the_results_of_studies_are_checkpoints_of_today() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("router", "balance", "attention", "choice", "prune_mlp", "prune_cnn"),
+        *("router", "balance", "attention", "choice", "losses", "prune_mlp", "prune_cnn"),
         *("sae", "sae_others", "sae_signed"),
     ],
 )

@@ -12,6 +12,7 @@ from kofn.commands.results import spread
 from studies.balance.study import Report as Balances
 from studies.choice.study import Measured as Chosen
 from studies.frame.options import Settings
+from studies.losses.study import Report as Losses
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
 from studies.table import STUDIES
@@ -199,6 +200,121 @@ def test_the_tables_of_learned_choices(page, rows):
                 assert cell == shown([end.accuracy for end in ends[head]]), (label, head)
 
 
+# --- losses ---
+
+LOSSES = {
+    "`softmax_loss`: cross-entropy": "cross-entropy",
+    "`accuracy_loss`: −p": "accuracy",
+    "`perturbed_accuracy_loss`: EXACT": "exact",
+    "`sparse_softmax_loss`, k = 2": "sparse-2",
+    "the same, k = 3": "sparse-3",
+    "the same, p = 0.9": "sparse-p",
+    "−log `taylor_softmax`": "taylor",
+    "`sparsemax_loss`": "sparsemax",
+    "`entmax_loss`": "entmax",
+    "`am_softmax`": "am-softmax",
+    "`epsilon_cross_entropy`": "epsilon",
+}
+COLUMNS = {
+    "40 steps": ("scratch", "few", ".3f"),
+    "600 steps": ("scratch", "accuracy", ".3f"),
+    "after cross-entropy": ("after", "accuracy", ".3f"),
+    "half random": ("noisy", "accuracy", ".3f"),
+    "confidence − accuracy": ("scratch", "over", "+.3f"),
+    "the same, half random": ("noisy", "over", "+.3f"),
+}
+
+
+def of_losses():
+    """Every figure of every seed, by the data set, the task and the loss."""
+    settings, results = stored("losses")
+    report = Losses(STUDIES["losses"], Settings(**settings))
+    report.results = results
+    assert settings == vars(STUDIES["losses"].settings({"dataset": settings["datasets"]}))
+    keys = product(settings["datasets"], settings["tasks"], settings["methods"])
+    names = ("dataset", "task", "method")
+    return {key: report.figures(**dict(zip(names, key, strict=True))) for key in keys}
+
+
+@pytest.mark.parametrize("dataset", stored("losses")[0]["datasets"])
+def test_the_tables_of_losses(dataset):
+    found = of_losses()
+    page = PAGES["losses.md"]
+    rows = table(page[page.index(f"**{dataset}**") :], "| Loss |")
+    assert rows.keys() == LOSSES.keys()
+    for label, cells in rows.items():
+        assert cells.keys() == COLUMNS.keys()
+        for head, cell in cells.items():
+            task, name, form = COLUMNS[head]
+            values = found[dataset, task, LOSSES[label]][name]
+            wanted = shown(values, form) if name != "over" else f"{fmean(values):{form}}"
+            assert cell == wanted.replace("-", "−"), (label, head)
+
+
+def test_what_is_said_of_losses():
+    found = of_losses()
+    text = PAGES["losses.md"]
+    page = text[text.index("## What each finds") : text.index("## What they cost")]
+
+    def leads(task, name, method, dataset="digits"):
+        """By how much each seed is before cross-entropy."""
+        both = (found[dataset, task, each][name] for each in (method, "cross-entropy"))
+        return [one - other for one, other in zip(*both, strict=True)]
+
+    def lead(*of):
+        return round(fmean(leads(*of)), 3)
+
+    early = ("sparse-2", "sparse-3", "sparsemax", "entmax", "am-softmax")
+    assert all(min(leads("scratch", "few", each)) > 0 for each in early)
+    means = [lead("scratch", "few", each) for each in early]
+    assert said(page, r"by ([\d.]+) to ([\d.]+) in the mean") == [min(means), max(means)]
+    bounded = ("accuracy", "exact")
+    behind = said(page, r"−p is ([\d.]+) behind and EXACT ([\d.]+), with each of\s+the seeds")
+    assert behind == [-lead("scratch", "few", each) for each in bounded]
+    assert all(max(leads("scratch", "few", each)) < 0 for each in bounded)
+    sparse = ("sparse-2", "sparse-3", "sparse-p")
+    assert all(lead("scratch", "accuracy", each) > 0 for each in sparse)
+    assert said(page, r"from scratch it ends ([\d.]+) behind") == [
+        -lead("scratch", "accuracy", "accuracy")
+    ]
+    after = {each: lead("after", "accuracy", each) for each in LOSSES.values()}
+    assert said(page, r"after cross-entropy it is ([\d.]+) behind") == [-after["accuracy"]]
+    assert max(leads("after", "accuracy", "accuracy")) < 0
+    (most,) = said(page, r"no loss but AM-softmax gains more than ([\d.]+)\.")
+    assert sorted(after.values())[-2] <= most < after["am-softmax"]
+    gains = said(page, r"with each of the seeds, by ([\d.]+) and ([\d.]+): a row whose")
+    assert gains == [lead("noisy", "accuracy", each) for each in bounded]
+    assert all(min(leads("noisy", "accuracy", each)) > 0 for each in bounded)
+    lost = said(
+        page, r"k = 2 loses ([\d.]+), at least ([\d.]+) with each of the seeds,",
+        r"AM-softmax ([\d.]+) and ε-cross-entropy ([\d.]+)\.",
+    )  # fmt: skip
+    two, *others = (lead("noisy", "accuracy", e) for e in ("sparse-2", "am-softmax", "epsilon"))
+    assert lost == [
+        -two,
+        -round(max(leads("noisy", "accuracy", "sparse-2")), 3),
+        -others[0],
+        -others[1],
+    ]
+    assert all(lead("noisy", "accuracy", each) > 0 for each in sparse[1:])
+    (gap,) = said(page, r"clean labels is ([\d.]+) less sure than it is right")
+    assert gap == -round(fmean(found["digits", "scratch", "cross-entropy"]["over"]), 3)
+    (near,) = said(page, r"or less sure by more than ([\d.]+)\.")
+    assert max(abs(lead("scratch", "over", each)) for each in sparse) <= near
+    (sure,) = said(page, r"right \(\+([\d.]+)\)")
+    assert {round(fmean(found["digits", "noisy", each]["over"]), 3) for each in bounded} == {sure}
+    low, high = said(page, r"sure as a label is right, ([\d.]+) to ([\d.]+) against 0\.55")
+    confidence = [
+        round(fmean(map(sum, zip(f["accuracy"], f["over"], strict=True))), 2)
+        for (dataset, task, each), f in found.items()
+        if (dataset, task) == ("digits", "noisy") and each not in (*bounded, "am-softmax")
+    ]
+    assert [low, high] == [min(confidence), max(confidence)]
+    mean, worst = said(page, r"it loses ([\d.]+), and one seed ends at\s+least ([\d.]+) behind")
+    assert mean == -lead("scratch", "accuracy", "epsilon")
+    assert -min(leads("scratch", "accuracy", "epsilon")) >= worst
+
+
 # --- routers ---
 
 ROUTERS = {
@@ -358,3 +474,27 @@ def test_the_table_of_balances_is_what_was_measured():
             *(f"{small.violation:.2f}", f"{small.held_out:.2f}", f"{small.changed:.3f}"),
         ]
         assert [cell.strip() for cell in cells[label]] == found, method
+
+
+def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
+    bench = (DOCS.parent / "benchmarks" / "results" / "bench.md").read_text(encoding="utf-8")
+    timed = table(bench[bench.index("### Attention: 1,024 × 1,024, k = 32, float32") :], "|  |")
+    names = {
+        "**`kofn.soft_topk`**": "soft_topk, logistic",
+        "`torch.topk`, straight-through": "torch.topk",
+        "sigmoid and your own bisection": "sigmoid, bisected",
+        "**`kofn.sparsemax`**": "sparsemax",
+        "`sparsemax` of the entmax package": "entmax.sparsemax",
+    }
+    ours = {
+        name: row["time"] for name, row in table(FRONT["README.md"], "| | its weights |").items()
+    }
+    assert {name for name, time in ours.items() if time} == {*names}
+    for name, measured_as in names.items():
+        row = timed[measured_as]
+        for said_as, way in zip(
+            ours[name].split(", "), ("forward", "forward + backward"), strict=True
+        ):
+            exact = float(row[way].split()[0])
+            places = len(said_as.partition(".")[2])
+            assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)

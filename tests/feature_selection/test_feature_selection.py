@@ -11,11 +11,13 @@ import torch
 from scipy.sparse import csr_array
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import RFE
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kofn.feature_selection import SoftTopKSelector, screening
@@ -575,6 +577,28 @@ def test_groups_are_in_or_out_together():
     np.testing.assert_array_equal(renamed.scores_, selector.scores_)
     knapsack = quick(None, groups=groups, costs=np.ones(12), budget=7, hidden=32, steps=100)
     assert knapsack.fit(X, y).support_.tolist() == selector.support_.tolist()
+
+
+def test_columns_of_an_encoder_are_grouped_by_the_name_before_it():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.choice(["x", "y_z", "w"], size=(300, 3)), columns=["a", "plan", "c"])
+    frame["plan_b"], frame["size"] = rng.choice(["u", "v"], 300), rng.normal(size=300)
+    encoded = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), ["a", "plan", "c", "plan_b"]), remainder="passthrough"
+    ).set_output(transform="pandas")
+    selector = quick(1, groups={"a", "plan", "plan_b"}, hidden=32, steps=60)
+    pipeline = clone(make_pipeline(encoded, selector))
+    chosen = pipeline.fit(frame, frame["plan"])[-1].get_feature_names_out()
+    assert [*chosen] == [f"onehotencoder__plan_{value}" for value in ("w", "x", "y_z")]
+    names = pipeline[:-1].get_feature_names_out()
+    members = choice_of(1, None, None, "plan_b", len(names), names).members
+    assert members.max() + 2 == len(names) == 12  # two columns are one group
+    plain = frame[["plan", "size"]].assign(plan_x=1.0)
+    assert choice_of(1, None, None, "plan", 3, plain.columns).members.tolist() == [0, 1, 0]
+    with pytest.raises(ValueError, match=r"groups='plan' are names, .* set_output"):
+        quick(1, groups="plan").fit(*planted())
+    with pytest.raises(ValueError, match=r"none of 'plan', .* is 'plans' or begins with 'plans_'"):
+        choice_of(1, None, None, {"plans"}, 3, plain.columns)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

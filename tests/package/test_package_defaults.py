@@ -194,7 +194,9 @@ def autoencoder():
         net.step()
     found = net(ROWS), net.statistics(), net.state_dict(), net.current_temperature()
     net.calibrate(ROWS)
-    return found, net.eval()(ROWS)
+    coded = net.eval()(ROWS)
+    net.initialize(ROWS)
+    return found, coded, net.state_dict()
 
 
 def pruned():

@@ -1,14 +1,17 @@
 """Names that kofn does not have lead to those that it has."""
 
 import inspect
+import pickle
 from importlib import import_module
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import kofn
-from kofn import _NAMES_ELSEWHERE
-from kofn.arrays.names import plain
+from kofn import _NAMES_ELSEWHERE, nn
+from kofn.arrays.names import KEYWORDS, plain
+from kofn.feature_selection import SoftTopKSelector
 from kofn.links.table import OTHERS, TABLE
 
 
@@ -53,7 +56,7 @@ def test_what_is_meant_exists():
 ROOMS = ("nn", "losses", "metrics", "links", "schedules", "estimators", "projections", "streaming")
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "distributed", "feature_selection"])
+@pytest.mark.parametrize("room", [*ROOMS, "balance", "distributed", "feature_selection"])
 def test_each_room_answers_for_names_of_others_with_its_own(room):
     module = import_module(f"kofn.{room}")
     for own in module.__all__:
@@ -108,3 +111,43 @@ def test_a_limit_and_percent_are_answered(call, end):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         call()
     assert str(error.value).removesuffix(", as by hard_topk").endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: nn.TopKRouter(8, 4, 2, tau=0.5), ("TopKRouter", "tau", "temperature")),
+        (lambda: nn.TopKRouter(8, 4, num_experts_per_tok=2), (None, "num_experts_per_tok", "k")),
+        (lambda: nn.SoftTopK(8, top_k=2, schedule=10), ("SoftTopK", "top_k", "k")),
+        (lambda: nn.SparseAttention(8, 2, T=1.0), ("SparseAttention", "T", "temperature")),
+        (lambda: nn.TopKSAE(8, dict_size=16, k=2), ("TopKSAE", "dict_size", "d_sae")),
+        (
+            lambda: SoftTopKSelector(n_features_to_select=2),
+            ("SoftTopKSelector", "n_features_to_select", "k"),
+        ),
+        (lambda: SoftTopKSelector(2, seed=0), ("SoftTopKSelector", "seed", "random_state")),
+    ],
+)
+def test_classes_answer_for_keywords_of_others(make, words):
+    owner, other, own = words
+    message = f"{owner or 'TopKRouter'}() got an unexpected keyword argument {other!r}; kofn calls"
+    with pytest.raises(TypeError) as error:
+        make()
+    assert str(error.value) == f"{message} it {own}"
+
+
+def test_answering_for_keywords_leaves_classes_as_they_are():
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzz'$"):
+        nn.SoftTopK(8, 2, schedule=10, zzz=1)  # Python's own
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'k'$"):
+        nn.TopKRouter(8, 4)
+    assert "kwargs" not in str(inspect.signature(nn.TopKRouter))
+
+    class Mine(nn.SoftTopK):
+        def __init__(self, tau):
+            super().__init__(8, 2, schedule=tau)
+
+    assert pickle.loads(pickle.dumps(nn.SoftTopK(8, 2, schedule=10))).n == Mine(10).n == 8
+    for own in KEYWORDS:  # a class with both words takes the one that is written
+        assert own not in KEYWORDS[own].split()
+    assert clone(SoftTopKSelector(3)).get_params()["k"] == 3

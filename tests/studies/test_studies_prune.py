@@ -45,7 +45,8 @@ def test_every_method_prunes_both_networks_and_is_reported(here):
     }
     for model, n, pairs in (("mlp", 50_200, 25_100), ("cnn", 38_160, 144 + 19_008)):
         assert kept.pop((model, "dense", "0")) == n
-        for name, method in METHODS.items():
+        for name in STUDIES["prune"].settings({}).methods:
+            method = METHODS[name]
             if method.free:
                 assert kept.pop((model, name, "0.9")) == n - round(0.9 * n)
             if method.groups:
@@ -54,11 +55,26 @@ def test_every_method_prunes_both_networks_and_is_reported(here):
     assert all(0 <= each["accuracy"] <= 1 for each in found["runs"])
 
 
+def test_units_are_removed_for_the_same_number_of_weights_of_all_layers_but_the_last(here):
+    ways = [
+        each
+        for name in ("single", "blocks", "channels", "channels-k")
+        for each in ("--method", name)
+    ]
+    result = run("--steps", 3, "--seeds", 1, "--removed", 0.5, *ways)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-prune/prune.json").read_text())
+    for model, pruned, last in (("mlp", 49_200, 1_000), ("cnn", 37_520, 640)):
+        kept = {each["method"]: each["kept"] for each in found["runs"] if each["model"] == model}
+        assert kept["single"] == pruned // 2 + last
+        assert pruned // 2 + last - 4 < kept["blocks"] <= pruned // 2 + last
+        assert kept["channels"] < pruned // 2 + last  # the inputs of the next layer are out, too
+        assert kept["channels-k"] < 0.6 * (pruned + last)
+
+
 def test_help_names_every_method_and_network():
     text = "".join(run("--help").stdout.split())
-    assert [
-        name for name in (*STUDIES["prune"].settings({}).methods, "mlp", "cnn") if name not in text
-    ] == []
+    assert [name for name in (*METHODS, "mlp", "cnn") if name not in text] == ["dense"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def here(tmp_path, monkeypatch):
 
 
 def test_every_method_trains_on_every_task_and_is_reported(here):
-    result = run("--steps", 3, "--seeds", 1)
+    every = (("--method", METHODS), ("--task", TASKS))
+    given = [each for option, names in every for name in names for each in (option, name)]
+    result = run("--steps", 3, "--seeds", 1, *given)
     assert result.exit_code == 0, result.output
     assert sorted(os.listdir("kofn-sae")) == FILES
     assert all((here / "kofn-sae" / name).stat().st_size > 5000 for name in FILES)
@@ -49,12 +51,30 @@ def test_every_method_trains_on_every_task_and_is_reported(here):
     assert len(found["summary"]) == len(TASKS) * len(METHODS)
     for each in found["summary"]:
         assert math.isfinite(each["explained"]["mean"])
-        assert ("mcc" in each) == (each["task"] == "features")
-        assert each["l0_asked"] == {"features": 5, "digits": 8}[each["task"]]
+        assert ("mcc" in each) == (each["task"] != "digits")
+        assert each["l0_asked"] == (8 if each["task"] == "digits" else 5)
         if each["method"] in ("topk", "topk-auxk", "kofn-token", "kofn-token-all"):
             assert each["l0"]["mean"] <= each["l0_asked"]
     lines = [line.split() for line in result.output.splitlines()]
     assert {line[0] for line in lines if line} >= set(METHODS)
+
+
+@pytest.mark.parametrize(("task", "far"), [("mean-0", 0), ("mean-3", 3), ("mean-10", 10)])
+def test_means_lie_as_many_deviations_from_0_and_move_nothing_else(task, far):
+    moved, features = TASKS[task](0), TASKS["features"](0)
+    x, still = moved.held_out, features.held_out
+    deviation = x.var(0).sum().sqrt()
+    assert math.isclose(x.mean(0).norm() / deviation, far, rel_tol=1e-4, abs_tol=1e-5)
+    assert torch.allclose(x - x.mean(0), still - still.mean(0), atol=1e-4)
+    assert torch.allclose(moved.batch(8192).mean(0), x.mean(0), atol=0.05)
+
+
+def test_one_that_is_initialized_trains_on_the_same_inputs():
+    settings = settings_of("topk", "topk-initialized", steps=1)
+    plain, started = (Run(settings, "mean-3", method, 0) for method in settings.methods)
+    assert torch.equal(plain.task.batch(8), started.task.batch(8))
+    assert not plain.model.sae.b_dec.any()
+    assert torch.allclose(started.model.sae.b_dec, started.task.held_out.mean(0), atol=0.1)
 
 
 def test_help_names_every_method_and_task():
@@ -92,7 +112,10 @@ def test_resume(here):
     ("arguments", "words"),
     [
         (["--method", "magic"], "--method must be one of kofn-token, kofn-token-all"),
-        (["--task", "magic"], "--task must be one of features, digits; got 'magic'"),
+        (
+            ["--task", "magic"],
+            "--task must be one of features, digits, mean-0, mean-3, mean-10; got",
+        ),
         (["--steps", 0], "--steps must be at least 1"),
         (["--quick", "--steps", 9], "--quick chooses --steps itself; give only one of them"),
         (["--seeds", 0], "--seeds must be at least 1"),

@@ -34,6 +34,7 @@ WITHOUT_ONNX = {
     "KSubset.sample": "its walk over the entries has no translation",
     "RelaxedOneHot.log_prob": "ONNX has no logarithm of the gamma function",
     "nn.TopKSAE.calibrate": "how many inputs it takes depends on the values of the mask",
+    "nn.TopKSAE.initialize": "how many inputs it takes depends on the values of the mask",
     "estimators.rebar": _SLOPES,
     "estimators.perturbed": _SLOPES,
     "estimators.study": _SLOPES,

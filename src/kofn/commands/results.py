@@ -52,7 +52,8 @@ def add_figures(shown: Table, *names: str) -> None:
 def folded(shown: Table, console: Console) -> list[Any]:
     """Return a table, or, where the terminal is too narrow for it, tables of some columns each.
 
-    Every one of them begins with the first column. No number is cut.
+    In a pipe, title and caption are lines of their own, which need not be as narrow as it. Every
+    one of them begins with the first column. No number is cut.
     """
     wide = console.options.update(width=WIDEST)
     for column in shown.columns:
@@ -60,7 +61,7 @@ def folded(shown: Table, console: Console) -> list[Any]:
         cells = [Measurement.get(console, wide, cell).maximum for cell in column.cells]
         of_head = head.maximum if column.no_wrap or column is shown.columns[0] else head.minimum
         column.min_width = max(of_head, *cells, 0)
-    if Measurement.get(console, wide, shown).minimum <= console.width:
+    if Measurement.get(console, wide, shown).minimum <= console.width < WIDEST:
         return [shown]
     parts: list[list[int]] = []
     for place in range(1, len(shown.columns)):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -178,15 +180,34 @@ def printed(*parts: Any, files: Any = ()) -> None:
 
     A table that is wider than the terminal is printed as several, with some columns each.
     """
-    from kofn.commands.results import folded
+    from kofn.commands.results import WIDEST, folded
 
     console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDEST  # a pipe has no lines to break
     _begin_output()
     for part in parts:
         for piece in folded(part, console) if isinstance(part, Table) else [part]:
             console.print(piece, crop=False)
     for path in files:
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
+
+
+class _Lines:
+    """Lines of progress, every ten seconds, on a standard error that shows no bars, as a pipe."""
+
+    every = 10.0
+
+    def __init__(self, console: Console) -> None:
+        self.begun = time.monotonic()
+        self.next = math.inf if console.is_terminal else self.begun + self.every
+
+    def tell(self, task: Task) -> None:
+        now = time.monotonic()
+        if now >= self.next:
+            self.next = now + self.every
+            done = f"{task.completed:.0f}/{task.total:.0f} {task.description}".rstrip()
+            typer.echo(f"kofn: {done}, {now - self.begun:.0f} s", err=True)
 
 
 @contextlib.contextmanager
@@ -196,9 +217,15 @@ def bar(total: int, width: int) -> Iterator[Callable[..., None]]:
     starting.over()  # the bar has to be removed
     console = Console(stderr=True)
     progress = Progress(*columns, TextColumn("{task.description}"), console=console)
+    task, lines = progress.add_task("", total=total), _Lines(console)
+
+    def update(**now: Any) -> None:
+        progress.update(task, **now)
+        lines.tell(progress.tasks[0])
+
     # Without Live, Progress prints an empty line at the end if there is no terminal.
     with Live(progress, console=console, transient=True):
-        yield partial(progress.update, progress.add_task("", total=total))
+        yield update
 
 
 @contextlib.contextmanager
@@ -230,6 +257,7 @@ class TwoBars:
         empty: dict[str, Any] = {"loss": 0.0, "score": 0.0, "temperature": 1.0}
         self.steps = self.training.add_task("training", total=steps, visible=False, **empty)
         self.live = Live(Group(self.work, self.training), console=console, transient=True)
+        self.lines = _Lines(console)
 
     def __enter__(self) -> TwoBars:
         starting.over()
@@ -242,6 +270,7 @@ class TwoBars:
     def begin(self, what: str, *, trains: bool) -> None:
         self.work.update(self.pieces, description=what, completed=self.begun)
         self.begun += 1
+        self.lines.tell(self.work.tasks[0])
         if trains:
             self.training.update(self.steps, visible=True, completed=0)
 

@@ -1,6 +1,6 @@
 """Feature selection with scikit-learn's interface."""
 
-from kofn.arrays.names import answer_for_others
+from kofn.arrays.names import answer_for_keywords, answer_for_others
 from kofn.feature_selection.selector import SoftTopKSelector
 
 __all__ = ["SoftTopKSelector"]
@@ -12,3 +12,4 @@ def __dir__() -> list[str]:
 
 
 answer_for_others(__name__, __all__)
+answer_for_keywords(SoftTopKSelector)

@@ -103,12 +103,14 @@ class Choice:
         return chosen
 
 
-def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int) -> Choice:
-    """Return the choice that a selector's arguments mean for n columns.
+def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int, names: Any = None) -> Choice:
+    """Return the choice that a selector's arguments mean for n columns, with names or without.
 
     Raises:
         TypeError, ValueError: an argument is out of range, or they contradict each other.
     """
+    if isinstance(groups, (str, set, frozenset)):
+        groups = _by_name(groups, names)
     members = _members(groups, n)
     if (costs is None) != (budget is None):
         given, missing = ("costs", "budget") if budget is None else ("budget", "costs")
@@ -124,6 +126,37 @@ def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int) -> Choice:
         what = "column" if groups is None else "group"
         raise ValueError(f"budget must pay for one {what}, {summed.min():g}; got {budget!r}")
     return Choice(members, summed, limit)
+
+
+def _by_name(given: Any, names: Any) -> list[Any]:
+    """Return a label per column: the given name of which an encoder made it, or its place.
+
+    Encoders call the columns that they make of "plan" plan_basic and plan_pro, and a
+    ColumnTransformer puts the name of the step before that, with two underscores.
+    """
+    if names is None:
+        raise ValueError(
+            f"groups={given!r} are names, and the columns of X have none; give a DataFrame, or "
+            'call set_output(transform="pandas") of the steps before'
+        )
+    labels: list[Any] = list(range(len(names)))
+    wanted = {given} if isinstance(given, str) else given
+    for each in sorted(wanted, key=len):  # the longer name last: plan_b_x is of "plan_b"
+        found = [i for i, name in enumerate(names) if _is_of(each, name)]
+        if not found:
+            few = ", ".join(map(repr, names[:8]))
+            raise ValueError(
+                f"groups must name columns as they were before they were encoded; none of {few}"
+                f"{' …' if len(names) > 8 else ''} is {each!r} or begins with {each + '_'!r}"
+            )
+        for i in found:
+            labels[i] = each
+    return labels
+
+
+def _is_of(column: str, name: str) -> bool:
+    given = (name, name.partition("__")[2])
+    return any(each == column or each.startswith(f"{column}_") for each in given)
 
 
 def _members(groups: Any, n: int) -> np.ndarray:

@@ -69,12 +69,14 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             (0, 1) (rounded down, at least one), None, the default, for half, or "all". With
             `groups`, how many groups. Leave it out where a budget is given.
         costs: (n_features,) the cost of each column, finite and ≥ 0, in any unit. The choice is
-        then as in `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
+            then as in `kofn.soft_knapsack`: columns are bought by weight, those that still fit.
             A column that costs nothing is chosen if its weight is above 1/2, or if it is the best
             of those and no other is affordable.
         budget: the most to spend, > 0, in the unit of the costs; never exceeded.
         groups: (n_features,) a label for each column; columns with equal labels, such as in
-        a one-hot encoding, are chosen together, and a group costs the sum of its columns.
+            a one-hot encoding, are chosen together, and a group costs the sum of its columns. Or
+            the name of a column before it was encoded, "plan" for plan_basic and plan_pro, or a
+            set of such names, where the columns of X have names; each other column is alone.
         task: "classification", "regression", or "auto": regression if the target is real-valued
             or whole-numbered with more than 20 distinct values, classification otherwise.
         hidden: width of each network's one hidden layer; 0 for linear models, the better choice
@@ -212,7 +214,8 @@ class SoftTopKSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             ImportError: PyTorch is missing.
         """
         X, y = _checked_table(self, X, y)
-        choice = choice_of(self.k, self.costs, self.budget, self.groups, X.shape[1])
+        names = getattr(self, "feature_names_in_", None)
+        choice = choice_of(self.k, self.costs, self.budget, self.groups, X.shape[1], names)
         self._check_arguments()
         weights = _checked_weights(sample_weight, X)
         kept = weights > 0

@@ -104,8 +104,9 @@ def epsilon_cross_entropy(
 ) -> ArrayT:
     """Return −log((p_t + ε)/(1 + nε)) of weights p, which is finite where p_t = 0.
 
-    It is not convex, and has no gradient where p_t = 0. Use it for comparison and evaluation; to
-    train maps with exact zeros, use `sparsemax_loss`, `entmax_loss` or `topk_loss`.
+    It is not convex, and has no gradient where p_t = 0, so networks that it trains from scratch may
+    stop early. Use it for comparison and evaluation; to train maps with exact zeros, use
+    `sparsemax_loss`, `entmax_loss` or `topk_loss`.
 
     Args:
         scores, temperature, dim, mask, weight, label_smoothing, ignore_index, reduction: as for
@@ -155,8 +156,9 @@ def accuracy_loss(
 ) -> ArrayT:
     """Return −p_t, the negative smoothed accuracy; for k labels, the mean of −p over them.
 
-    The loss is bounded, so wrong labels matter less, and nearly flat for rows that are clearly
-    right or wrong: use it for fine-tuning after cross-entropy rather than from scratch.
+    The loss is bounded, so wrong labels matter less: use it where there are many. It is nearly flat
+    for rows that are clearly right or wrong, so it learns slowly from scratch; on labels that are
+    right it gains nothing over cross-entropy, nor after it ("What each finds" in docs/losses.md).
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for
@@ -196,6 +198,8 @@ def perturbed_accuracy_loss(
     reduction: Reduction = "mean",
 ) -> ArrayT:
     """Return −Pr(target is the largest of scores + T·noise), the negative expected accuracy.
+
+    Bounded and flat as `accuracy_loss` is, for labels of which many are wrong.
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for

@@ -11,7 +11,7 @@ except ImportError as error:
         "have the functions of kofn, which its modules call: docs/guides shows them"
     ) from error
 
-from kofn.arrays.names import answer_for_others
+from kofn.arrays.names import answer_for_keywords, answer_for_others
 from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention
@@ -26,12 +26,16 @@ from kofn.nn.pruning.semi_structured import check_semi_structured
 from kofn.nn.routing.base import step_routers
 from kofn.nn.routing.dispatch import DispatchPlan, dispatch_plan
 from kofn.nn.routing.losses import load_balancing_loss, router_z_loss
+from kofn.nn.routing.replay import RoutingRecord, record_routing, replay_routing
 from kofn.nn.routing.router import TopKRouter
 
 __all__ = [
     # mixtures of experts
     "TopKRouter",
     "step_routers",
+    "record_routing",
+    "RoutingRecord",
+    "replay_routing",
     "load_balancing_loss",
     "router_z_loss",
     "dispatch_plan",
@@ -61,3 +65,4 @@ def __dir__() -> list[str]:
 
 
 answer_for_others(__name__, __all__)
+answer_for_keywords(TopKRouter, SoftTopK, SparseAttention, TopKSAE)

@@ -259,6 +259,22 @@ def test_blocks_are_kept_or_removed_together():
     assert kept == 32 * round(0.25 * (576 + 1536) / 32)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (dict(budget=640), 640),
+        (dict(budget=650), 640),
+        (dict(amount=2112 - 640), 640),
+        (dict(amount=2112 - 650), 640),
+    ],
+    ids=str,
+)
+def test_numbers_of_weights_are_of_whole_blocks(given, kept):
+    model = cnn()
+    nn.prune(model, pattern=(4, 8), exclude=("0", "7"), schedule=PLAIN, **given).finalize()
+    assert sum(int((weight != 0).sum()) for weight in weights(model)[1:3]) == kept
+
+
 def test_costs_in_operations_and_bytes_are_within_the_budget():
     model = cnn()
     pruner = nn.prune(model, 0.9, costs="flops", example_inputs=X, schedule=PLAIN)

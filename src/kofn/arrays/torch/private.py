@@ -71,6 +71,19 @@ backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", l
 """A number for the running backward pass, −1 outside of one: by it, activation checkpointing is
 known to run a module again. Without it both runs count."""
 
+_node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
+_next_node: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+
+
+def node_number() -> int:
+    """Return the number of the node of a graph that a backward pass is at, or else of the next one.
+
+    By it, calls with the same scores are told apart when they run again; without it, one of them
+    is taken.
+    """
+    node = _node()
+    return _next_node() if node is None else node._sequence_nr()
+
 
 def recorded_by(
     operator: Any, pullback: Callable[..., Any], keep: Callable[..., Any] | None

@@ -24,7 +24,7 @@ def select(
         Path | None,
         typer.Argument(
             metavar="DATA.csv",
-            help="CSV table with a header, numeric columns and a target column; without it, "
+            help="CSV table with a header, columns of numbers or words, and a target; without it, "
             "scikit-learn's handwritten digits and a table with planted interactions.",
         ),
     ] = None,
@@ -153,6 +153,7 @@ def _work(
             # clone() deep-copies parameters; it leaves a function alone, but not a bound method.
             selector = SoftTopKSelector(
                 k,
+                groups=None if table.members is None else table.members.tolist(),
                 task=table.task,
                 steps=steps,
                 random_state=seed,

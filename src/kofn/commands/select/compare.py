@@ -46,9 +46,10 @@ Tell = Callable[[int, str], None]
 
 @dataclass
 class Method:
-    """A selection method, (standardised X, y, k, seed) -> indices, and its held-out scores.
+    """A selection method, (standardised X, y, k, seed) -> columns, and its held-out scores.
 
-    `found` has the number of planted columns among the chosen, for each split.
+    A column of words is chosen as a whole, with all columns of X that are made of it. `found`
+    has the number of planted columns among the chosen, for each split.
     """
 
     name: str
@@ -147,8 +148,9 @@ def compare(
                 warnings.filterwarnings("ignore", message="Features .* are constant")
                 warnings.filterwarnings("ignore", message="'penalty' was deprecated")
                 warnings.filterwarnings("ignore", category=RuntimeWarning, module="sklearn")
-                chosen = np.sort(method.choose(fitted, wanted, k, seed + number))
-                method.found.append(int(np.isin(table.planted, chosen).sum()))
+                columns = method.choose(fitted, wanted, k, seed + number)
+                method.found.append(int(np.isin(table.planted, columns).sum()))
+                chosen = np.flatnonzero(np.isin(table.groups, columns))
                 for name, (_, judge) in judges.items():
                     model = judge().fit(fitted[:, chosen], wanted)
                     score = float(scored(model, held_out[:, chosen], answers))
@@ -225,37 +227,68 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
     linear: Any = Ridge() if regression else LogisticRegression(max_iter=300)
     forest: Any = RandomForestRegressor if regression else RandomForestClassifier
     statistic = f_regression if regression else f_classif
+    path, members = _lasso if regression else _l1_logistic, table.groups
+    first = np.unique(members, return_index=True)[1]
 
     def ours(**options: Any) -> Chooser:
-        return _fitted(lambda k, seed: clone(selector).set_params(random_state=seed, **options))
+        def choose(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+            fitted = clone(selector).set_params(random_state=seed, **options).fit(X, y)
+            return np.unique(members[fitted.support_])
+
+        return choose
 
     def importances(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-        fitted = forest(random_state=seed).fit(X, y)
-        return np.argsort(-fitted.feature_importances_, kind="stable")[:k]
+        marks = forest(random_state=seed).fit(X, y).feature_importances_
+        return _largest(np.bincount(members, marks), k)
 
-    def fell(k: int, seed: int) -> RFE:
-        return RFE(forest(random_state=seed), n_features_to_select=k, step=FOREST_STEP)
+    def eliminated(model: Callable[[int], Any], step: float) -> Chooser:
+        def choose(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+            fitted = RFE(model(seed), n_features_to_select=k, step=step).fit(X, y)
+            return _largest(_best(1 / fitted.ranking_, members), k)
 
-    eliminate = _fitted(lambda k, seed: RFE(linear, n_features_to_select=k, step=step))
-    best = _fitted(lambda k, seed: SelectKBest(statistic, k=k))
+        return choose
+
+    def best(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        if table.members is None:
+            return SelectKBest(statistic, k=k).fit(X, y).get_support(indices=True)
+        return _largest(_best(np.nan_to_num(statistic(X, y)[0]), members), k)
+
+    def penalised(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        return _first_with_k((_best(each, members) for each in path(X, y, seed)), k)
+
+    def drawn(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+        return _draw(X[:, first], y, k, seed)
+
     linear_head = "SoftTopKSelector(hidden=0): linear models instead of networks"
     fallen = f"{forest.__name__}(), {FOREST_STEP:.0%} of the columns a step"
     return [
-        Method("all columns", "no selection", lambda X, y, k, seed: np.arange(X.shape[1])),
+        Method("all columns", "no selection", lambda X, y, k, seed: members),
         Method(OURS, "kofn.feature_selection.SoftTopKSelector", ours()),
         Method(LINEAR, linear_head, ours(hidden=0)),
-        Method("RFE", f"recursive elimination, {linear!r}, {dropped} a step", eliminate),
-        Method("L1", _l1_detail(regression), _lasso if regression else _l1_logistic),
+        Method(
+            "RFE",
+            f"recursive elimination, {linear!r}, {dropped} a step",
+            eliminated(lambda seed: linear, step),
+        ),
+        Method("L1", _l1_detail(regression), penalised),
         Method("forest", f"{forest.__name__}(), the most important columns", importances),
-        Method("forest RFE", fallen, _fitted(fell)),
+        Method(
+            "forest RFE", fallen, eliminated(lambda seed: forest(random_state=seed), FOREST_STEP)
+        ),
         Method("k best", f"SelectKBest({statistic.__name__})", best),
-        Method("random", "k columns drawn anew in each split", _draw),
+        Method("random", "k columns drawn anew in each split", drawn),
     ]
 
 
-def _fitted(selector: Callable[[int, int], Any]) -> Chooser:
-    """Return a chooser that fits a selector of scikit-learn's kind, made for k and a seed."""
-    return lambda X, y, k, seed: selector(k, seed).fit(X, y).get_support(indices=True)
+def _best(marks: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Return the largest mark of each column's parts, which are ≥ 0."""
+    best = np.zeros(members.max() + 1)
+    np.maximum.at(best, members, marks)
+    return best
+
+
+def _largest(marks: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-marks, kind="stable")[:k]
 
 
 def _draw(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
@@ -268,20 +301,17 @@ def _l1_detail(regression: bool) -> str:
     return "LogisticRegression, l1, C = 0.05 or the next of 0.2, 0.8 … to keep k; largest weights"
 
 
-def _lasso(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-    _, path, _ = lasso_path(X, y)
-    return _first_with_k(iter(np.abs(path.T)), k)
+def _lasso(X: np.ndarray, y: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+    """Yield the sizes of the weights, from the strongest penalty on."""
+    yield from np.abs(lasso_path(X, y)[1].T)
 
 
-def _l1_logistic(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
-    def path() -> Iterator[np.ndarray]:
-        for strength in (0.05, 0.2, 0.8, 3.2):
-            model = LogisticRegression(
-                C=strength, solver="saga", tol=1e-3, max_iter=200, random_state=seed, **PENALTY
-            )
-            yield np.linalg.norm(model.fit(X, y).coef_, axis=0)
-
-    return _first_with_k(path(), k)
+def _l1_logistic(X: np.ndarray, y: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+    for strength in (0.05, 0.2, 0.8, 3.2):
+        model = LogisticRegression(
+            C=strength, solver="saga", tol=1e-3, max_iter=200, random_state=seed, **PENALTY
+        )
+        yield np.linalg.norm(model.fit(X, y).coef_, axis=0)
 
 
 def _first_with_k(path: Iterator[np.ndarray], k: int) -> np.ndarray:
@@ -290,4 +320,4 @@ def _first_with_k(path: Iterator[np.ndarray], k: int) -> np.ndarray:
     for weights in path:
         if np.count_nonzero(weights) >= k:
             break
-    return np.argsort(-weights, kind="stable")[:k]
+    return _largest(weights, k)

@@ -12,20 +12,36 @@ from kofn.commands.results import INK, add_figures, entitled, json_bytes, pictur
 from kofn.commands.results import table as shown_as
 from kofn.commands.select.compare import OURS, Comparison, Method, Outcome, spread
 from kofn.commands.select.table import HELD_OUT, Table
-from kofn.feature_selection import SoftTopKSelector
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from kofn.feature_selection import SoftTopKSelector
+
 FILES = ("selection.json", "selection.png")
 QUIET, ACCENT = "#9aa0a6", "#d1495b"
 MOST_BARS, BARS_OF_MANY = 40, 16  # the fewer where a picture shows several tables
+SEEN = 0.005  # a bar that can be seen
 LONGEST = 40  # most characters of a name in a title
 
 
-def ranked(selector: SoftTopKSelector) -> list[int]:
-    """Return the indices of the chosen columns, best first."""
-    return [int(i) for i in selector.order_[: selector.n_features_]]
+def ordered(outcome: Outcome) -> list[int]:
+    """Return the columns, best first; a column of words counts once."""
+    return list(dict.fromkeys(outcome.table.groups[outcome.selector.order_].tolist()))
+
+
+def ranked(outcome: Outcome) -> list[int]:
+    """Return the chosen columns, best first."""
+    return ordered(outcome)[: _chosen(outcome)]
+
+
+def _chosen(outcome: Outcome) -> int:
+    return len(np.unique(outcome.table.groups[outcome.selector.support_]))
+
+
+def _of_columns(outcome: Outcome, values: np.ndarray) -> np.ndarray:
+    """Return what a fitted selector has of each column; of columns chosen together it is equal."""
+    return values[np.unique(outcome.table.groups, return_index=True)[1]]
 
 
 def as_json(outcomes: list[Outcome], *, seed: int, missing: str, seconds: float) -> bytes:
@@ -40,14 +56,14 @@ def as_json(outcomes: list[Outcome], *, seed: int, missing: str, seconds: float)
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     table, selector, comparison = outcome.table, outcome.selector, outcome.comparison
+    weights, scores = (_of_columns(outcome, each) for each in (selector.weights_, selector.scores_))
 
     def column(i: int) -> dict[str, Any]:
-        trained = bool(selector.screened_[i])  # others have no score
         return {
             "column": table.columns[i],
             "index": i,
-            "weight": float(selector.weights_[i]),
-            "score": float(selector.scores_[i]) if trained else None,
+            "weight": float(weights[i]),
+            "score": float(scores[i]) if np.isfinite(scores[i]) else None,  # not trained on
         }
 
     return {
@@ -59,9 +75,9 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "task": table.task,
         "classes": table.classes,
         "planted": [table.columns[i] for i in table.planted],
-        "k": int(selector.n_features_),
+        "k": _chosen(outcome),
         "selector": _settings(selector),
-        "chosen": [column(i) for i in ranked(selector)],
+        "chosen": [column(i) for i in ranked(outcome)],
         "chosen_from": "a fit on all rows; the scores below come from fits on training rows only",
         "all_columns": [column(i) for i in range(len(table.columns))],
         "score": comparison.score_name,
@@ -77,7 +93,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def _settings(selector: SoftTopKSelector) -> dict[str, Any]:
     return {
-        name: value if isinstance(value, (int, float, str)) else repr(value)
+        name: value if isinstance(value, (int, float, str, list, type(None))) else repr(value)
         for name, value in selector.get_params().items()
         if name not in ("callback", "random_state")
     }
@@ -104,8 +120,8 @@ def as_rich(outcome: Outcome) -> list[Any]:
     splits = len(comparison.methods[0].scores[judges[0]])
     drawn = "one split" if splits == 1 else f"mean of {splits} splits"
     spread = "" if splits == 1 else ", mean ± standard deviation"
-    k = outcome.selector.n_features_
-    title = f"{_name(table)}: {k} of {len(table.columns)} columns to predict {_target(table)}"
+    count = f"{_chosen(outcome)} of {len(table.columns)} columns"
+    title = f"{_name(table)}: {count} to predict {_target(table)}"
     without = f" {table.dropped:,} rows with missing values dropped." if table.dropped else ""
     planted = f"\nfound: of the {len(table.planted)} columns that decide the target, mean."
     shown = shown_as(
@@ -126,9 +142,9 @@ def as_rich(outcome: Outcome) -> list[Any]:
     for method in comparison.methods:
         style = "bold green" if method.name == OURS else None
         shown.add_row(*_cells(method, outcome), style=style)
-    names = ", ".join(escape(table.columns[i]) for i in ranked(outcome.selector))
+    names = ", ".join(escape(table.columns[i]) for i in ranked(outcome))
     best = f"[bold]Chosen[/bold] (fitted on all {len(table.y):,} rows, best first): {names}"
-    return [shown, *_warning(comparison), best]
+    return [shown, *_warnings(table, comparison), best]
 
 
 def _majority(comparison: Comparison) -> str:
@@ -137,13 +153,19 @@ def _majority(comparison: Comparison) -> str:
     return f"\nAlways the most frequent class: {comparison.score_name} {comparison.majority:.3f}."
 
 
-def _warning(comparison: Comparison) -> list[str]:
-    if not comparison.is_uneven:
-        return []
-    return [
-        f"[bold yellow]Warning[/bold yellow]: one class has {comparison.majority:.0%} of the rows, "
-        "and always naming it is as accurate; --metric balanced compares by the classes."
-    ]
+def _warnings(table: Table, comparison: Comparison) -> list[str]:
+    said = []
+    if table.alike:
+        names, they = ", ".join(map(repr, table.alike)), "has" if len(table.alike) == 1 else "have"
+        said.append(
+            f"{names} {they} another whole number in each row, as ids have; --drop leaves such out."
+        )
+    if comparison.is_uneven:
+        said.append(
+            f"one class has {comparison.majority:.0%} of the rows, and always naming it is as "
+            "accurate; --metric balanced compares by the classes."
+        )
+    return [f"[bold yellow]Warning[/bold yellow]: {escape(each)}" for each in said]
 
 
 def _cells(method: Method, outcome: Outcome) -> list[str]:
@@ -162,16 +184,16 @@ def _cells(method: Method, outcome: Outcome) -> list[str]:
 def as_png(outcomes: list[Outcome]) -> bytes:
     """Draw, for each table, the chosen columns (left) and every method's scores (right)."""
     most = MOST_BARS if len(outcomes) == 1 else BARS_OF_MANY
-    heights = [_height(outcome.table, most) for outcome in outcomes]
+    heights = [_height(outcome, most) for outcome in outcomes]
     ratios = {"width_ratios": (1.0, 1.25), "height_ratios": heights}
     layout = len(outcomes), 2
     figure, axes = picture(11.5, sum(heights), *layout, squeeze=False, gridspec_kw=ratios)
     for (left, right), outcome in zip(axes, outcomes, strict=True):
         table = outcome.table
         if table.image_shape:
-            _draw_pixels(left, table, outcome.selector)
+            _draw_pixels(left, outcome)
         else:
-            _draw_bars(left, table, outcome.selector, most)
+            _draw_bars(left, outcome, most)
         _draw_scores(right, outcome.comparison)
         if len(outcomes) > 1:
             right.set_title(f"{_name(table)}: every method on the same splits", color=INK)
@@ -182,10 +204,19 @@ def as_png(outcomes: list[Outcome]) -> bytes:
     return png(figure)
 
 
-def _height(table: Table, most: int) -> float:
+def _height(outcome: Outcome, most: int) -> float:
     """Return the height of a table's part of the picture, in inches."""
-    bars = min(len(table.columns), most)
-    return 5.0 if table.image_shape else max(4.0, 1.4 + 0.24 * bars)
+    if outcome.table.image_shape:
+        return 5.0
+    return max(4.0, 1.4 + 0.24 * len(_barred(outcome, most)))
+
+
+def _barred(outcome: Outcome, most: int) -> list[int]:
+    """Return the columns whose bars are drawn: the chosen ones, and others with a weight."""
+    weights = _of_columns(outcome, outcome.selector.weights_)
+    chosen = _chosen(outcome)
+    order = ordered(outcome)
+    return [i for n, i in enumerate(order) if n < chosen or weights[i] >= SEEN][:most]
 
 
 def _name(table: Table) -> str:
@@ -196,13 +227,14 @@ def _target(table: Table) -> str:
     return shortened(table.target, LONGEST)
 
 
-def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
+def _draw_pixels(axes: Any, outcome: Outcome) -> None:
     from matplotlib.patches import Rectangle
 
+    table = outcome.table
     assert table.image_shape is not None
     rows, columns = table.image_shape
     axes.imshow(table.X.mean(0).reshape(rows, columns), cmap="Greys", vmin=0)
-    for place, i in enumerate(ranked(selector), start=1):
+    for place, i in enumerate(ranked(outcome), start=1):
         row, column = divmod(i, columns)
         corner = (column - 0.44, row - 0.44)
         frame = Rectangle(corner, 0.88, 0.88, fill=False, edgecolor=ACCENT, linewidth=2.5)
@@ -212,27 +244,23 @@ def _draw_pixels(axes: Any, table: Table, selector: SoftTopKSelector) -> None:
         axes.text(column, row, str(place), **style)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(QUIET)
-    axes.set_title(
-        f"{selector.n_features_} of {rows * columns} pixels over the mean image", color=INK
-    )
+    axes.set_title(f"{_chosen(outcome)} of {rows * columns} pixels over the mean image", color=INK)
     axes.set_xlabel("numbered by weight, then score: best first", color=INK)
 
 
-def _draw_bars(axes: Axes, table: Table, selector: SoftTopKSelector, most: int) -> None:
-    order = selector.order_[:most]
-    colours = [ACCENT if selector.support_[i] else QUIET for i in order]
+def _draw_bars(axes: Axes, outcome: Outcome, most: int) -> None:
+    columns, chosen, order = outcome.table.columns, _chosen(outcome), _barred(outcome, most)
+    colours = [ACCENT if place < chosen else QUIET for place in range(len(order))]
     places = np.arange(len(order))
-    axes.barh(places, selector.weights_[order], color=colours, height=0.7)
-    names = [
-        table.columns[i] if len(table.columns[i]) <= 28 else table.columns[i][:27] + "…"
-        for i in order
-    ]
+    weights = _of_columns(outcome, outcome.selector.weights_)
+    axes.barh(places, weights[order], color=colours, height=0.7)
+    names = [name if len(name) <= 28 else name[:27] + "…" for name in (columns[i] for i in order)]
     # Matplotlib reads a dollar sign as the start of a formula.
     axes.set_yticks(places, [name.replace("$", r"\$") for name in names], fontsize=8)
     axes.set(xlim=(0, 1.02), ylim=(len(order) - 0.4, -0.6))
     axes.set_xlabel("weight: share of the networks' votes", color=INK)
-    shown = "" if len(order) == len(table.columns) else f" (the first {len(order)} shown)"
-    title = f"{selector.n_features_} of {len(table.columns)} columns chosen{shown}"
+    shown = "" if len(order) == len(columns) else f" (the first {len(order)} shown)"
+    title = f"{chosen} of {len(columns)} columns chosen{shown}"
     axes.set_title(title, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -24,6 +24,7 @@ DIGITS_K, PLANTED_K = 16, 5
 PLANTED_ROWS, PLANTED_COLUMNS = 1_000, 100
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 LARGEST = 1e30  # its square does not overflow float64 in a variance over many rows
+MOST_VALUES = 50  # of a column of words, each of which becomes a column of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ class Table:
     X is (n_samples, n_features), with NaN where a median is still to be filled in; y class indices
     or numbers; `classes` empty for regression; `image_shape` says how to lay the columns out as a
     picture, if they are pixels; `planted` are the columns that decide y, where they are known;
-    `dropped` counts the rows that were left out for their missing values.
+    `dropped` counts the rows that were left out for their missing values. A column of words has
+    several columns of X, one for each word, which are chosen together: `members` (n_features,)
+    says which of `columns` each is of, and is None where each is its own. `alike` names columns
+    that look like ids.
     """
 
     name: str
@@ -46,6 +50,13 @@ class Table:
     image_shape: tuple[int, int] | None = None
     planted: tuple[int, ...] = ()
     dropped: int = 0
+    members: np.ndarray | None = None
+    alike: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> np.ndarray:
+        """(n_features,) the place in `columns` of each column of X."""
+        return np.arange(len(self.columns)) if self.members is None else self.members
 
 
 def digits_table() -> Table:
@@ -119,14 +130,16 @@ def read_table(
         raise InputError(
             f"{path} has {len(columns)} column(s) besides the target; at least 2 are needed"
         )
-    X = _numbers(others, columns)
-    kept = _complete(X, columns, frame[target], missing)
+    X, members = _numbers(others, columns)
+    kept = _complete(others, frame[target], missing)
     dropped = len(frame) - int(kept.sum())
     if kept.sum() < FEWEST_ROWS:
         left = f", {kept.sum()} without missing values" if dropped else ""
         raise InputError(f"{path} has {len(frame)} rows{left}; give at least {FEWEST_ROWS}")
     task, y, classes = _target(frame[target][kept], target, task)
-    return Table(path.name, X[kept], y, columns, target, task, classes, dropped=dropped)
+    alike = tuple(name for name in columns if _is_like_an_id(others[name]))
+    more: dict[str, Any] = {"dropped": dropped, "members": members, "alike": alike}
+    return Table(path.name, X[kept], y, columns, target, task, classes, **more)
 
 
 def _check_name(name: str, names: list[str], path: Path) -> None:
@@ -140,9 +153,9 @@ def _check_name(name: str, names: list[str], path: Path) -> None:
     raise InputError(f"no column {name!r} in {path}; {hint}")
 
 
-def _complete(X: np.ndarray, columns: list[str], target: Any, missing: str) -> np.ndarray:
+def _complete(others: Any, target: Any, missing: str) -> np.ndarray:
     """Return (rows,) booleans: the rows to keep."""
-    empty, untold = np.isnan(X), target.isna().to_numpy()
+    empty, untold, columns = others.isna().to_numpy(), target.isna().to_numpy(), others.columns
     if missing == "refuse":
         incomplete = [columns[i] for i in np.flatnonzero(empty.any(0))]
         where = _listed(incomplete) if incomplete else f"the target {target.name!r}"
@@ -204,19 +217,46 @@ def _composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
+def _numbers(frame: Any, columns: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the columns as numbers, and of which each is one; None if each is its own."""
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
-    words = [
-        name
-        for name, dtype in zip(columns, frame.dtypes, strict=True)
-        if not is_numeric_dtype(dtype) or is_complex_dtype(dtype)
-    ]
-    if words:
+    parts, sizes = [], []
+    for name, dtype in zip(columns, frame.dtypes, strict=True):
+        plain = is_numeric_dtype(dtype) and not is_complex_dtype(dtype)
+        part = frame[[name]].to_numpy(dtype=np.float64) if plain else _encoded(frame[name])
+        parts.append(part)
+        sizes.append(part.shape[1])
+    X, members = np.concatenate(parts, 1), np.repeat(np.arange(len(columns)), sizes)
+    _check_sizes(X, [columns[i] for i in members])
+    return X, None if len(members) == len(columns) else members
+
+
+def _encoded(words: Any) -> np.ndarray:
+    """Return a column of 0 and 1 for each word; NaN in all of them where there is none."""
+    import pandas as pd
+
+    codes, kinds = pd.factorize(words.astype(object).where(words.isna(), words.astype(str)))
+    most = min(MOST_VALUES, len(words) // 2)
+    if len(kinds) > most:
+        number = pd.to_numeric(pd.Series(kinds), errors="coerce").notna()
+        odd = kinds[int(np.argmin(number))]
+        what = f"{odd!r} is not a number" if number.any() else "as an id has"
         raise InputError(
-            f"columns that are not numeric: {_listed(words)}; encode them as numbers or drop them"
+            f"column {words.name!r} has {len(kinds)} different words in {len(words)} rows, {what}; "
+            f"at most {most} are encoded: leave it out by --drop, or write numbers"
         )
-    X = frame.to_numpy(dtype=np.float64)
+    return np.where(codes[:, None] < 0, np.nan, codes[:, None] == np.arange(max(len(kinds), 1)))
+
+
+def _is_like_an_id(values: Any) -> bool:
+    """Whether a column has another whole number in every row."""
+    from pandas.api.types import is_integer_dtype
+
+    return is_integer_dtype(values.dtype) and values.is_unique
+
+
+def _check_sizes(X: np.ndarray, columns: list[str]) -> None:
     for bad, what, advice in (
         (np.isinf(X), "infinite values", "every entry must be finite"),
         (np.abs(X) > LARGEST, f"values beyond ±{LARGEST:g}", "rescale them"),
@@ -224,7 +264,6 @@ def _numbers(frame: Any, columns: list[str]) -> np.ndarray:
         names = [columns[i] for i in np.flatnonzero(bad.any(0))]
         if names:
             raise InputError(f"{what} in {_listed(names)}; {advice}")
-    return X
 
 
 def _target(values: Any, name: str, task: str) -> tuple[str, np.ndarray, list[str]]:

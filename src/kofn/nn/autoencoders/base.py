@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kofn.arrays import without_onnx
 from kofn.arrays.checks import check_integer
 from kofn.links import Link
-from kofn.nn.autoencoders.code import sizes_of
+from kofn.nn.autoencoders.code import Coding
 from kofn.nn.autoencoders.learned_k import LatentsPerToken
 from kofn.nn.autoencoders.settings import USUAL, Settings
-from kofn.nn.autoencoders.state import Firing, RunningCut, cut_below
+from kofn.nn.autoencoders.state import Firing, RunningCut
 from kofn.nn.scheduled import temperature_at
 from kofn.nn.tensors import check_boolean, check_tensors
 
@@ -60,7 +59,7 @@ class Reporting(nn.Module):
 
 
 class Autoencoder(Reporting):
-    """A `TopKSAE` without its way to choose."""
+    """The parameters of a `TopKSAE`, and what is computed of them."""
 
     W_enc: nn.Parameter
     b_enc: nn.Parameter
@@ -141,37 +140,6 @@ class Autoencoder(Reporting):
         if self.decoder_norm == "unit":
             self.W_dec.copy_(unit_rows(self.W_dec))
 
-    @torch.no_grad()
-    def calibrate(self, x: Tensor, mask: Tensor | None = None, *, batch_size: int = 4096) -> None:
-        """Set the threshold of selection="batch" exactly: k latents per input of x on average.
-
-        Args:
-            x: [..., d_in], all inputs at once; k times their number of scores is kept in memory.
-            mask: as for `forward`. batch_size: how many inputs are encoded at a time.
-
-        For k = d_sae the threshold is 0. Inputs with NaN are left out.
-
-        Raises:
-            ValueError: the selection is not "batch", no input is left, or there are too few of
-            them for one latent.
-        """
-        if self.running is None:
-            raise ValueError(f"calibrate is for selection='batch'; got {self.selection!r}")
-        without_onnx.refuse("nn.TopKSAE.calibrate")
-        check_integer("batch_size", batch_size, "an integer ≥ 1", 1)
-        inputs = tokens_of(x, self.d_in)[slice(None) if mask is None else flat_mask(mask, x)]
-        if x.numel() and not len(inputs):
-            raise ValueError("mask must be True for at least one input; got False for all")
-        inputs = inputs[~inputs.isnan().any(-1)]
-        wanted = check_wanted(float(self.current_k()), len(inputs), x)
-        parts = (
-            sizes_of(self._scores(part, None)[0], self.signed)
-            for part in torch.split(inputs, batch_size)
-        )
-        everything = wanted == len(inputs) * self.d_sae
-        cut = torch.zeros_like(self.running.cut) if everything else cut_below(parts, wanted)
-        self.running.fix(cut)
-
     def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the scores, the same as rows [T, d_sae], and the mask [T]."""
         inputs = tokens_of(x, self.d_in)
@@ -179,21 +147,30 @@ class Autoencoder(Reporting):
         scores = (inputs - self.b_dec) @ self.W_enc + self.b_enc
         return scores.view(*x.shape[:-1], self.d_sae), scores, live
 
-
-def check_wanted(k: float, inputs: int, x: Tensor) -> int:
-    """Return how many scores are to fire for all inputs."""
-    wanted = round(k * inputs)
-    if not inputs:
-        kind = "inputs without NaN" if x.numel() else "inputs"
-        raise ValueError(f"x must have {kind} to choose from; got shape {tuple(x.shape)}")
-    if not wanted:
-        raise ValueError(f"x must have enough inputs for one latent; got {inputs} for k = {k:g}")
-    return wanted
+    def _coding(self) -> Coding:
+        soft = self.training and torch.is_grad_enabled()
+        return Coding(
+            self.current_k(),
+            self.selection == "batch",
+            self.gradient if soft else "chosen",
+            self.firing.silent().to(self.W_enc.device),
+            self.link,
+            self.current_temperature(),
+            self.signed,
+        )
 
 
 def unit_rows(weight: Tensor) -> Tensor:
     """Return the rows divided by their norms; a row of zeros stays zero."""
     return functional.normalize(weight, dim=-1, eps=TINY)
+
+
+def live_tokens_of(x: Tensor, mask: Tensor | None, d_in: int) -> Tensor:
+    """Return the inputs [T, d_in] that are no padding."""
+    inputs = tokens_of(x, d_in)[slice(None) if mask is None else flat_mask(mask, x)]
+    if x.numel() and not len(inputs):
+        raise ValueError("mask must be True for at least one input; got False for all")
+    return inputs
 
 
 def tokens_of(x: Tensor, d_in: int) -> Tensor:

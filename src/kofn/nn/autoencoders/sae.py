@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
-from kofn.nn.autoencoders.base import Autoencoder
-from kofn.nn.autoencoders.code import Coding, code_above, code_of, live_tokens, without_nan
+from kofn.nn.autoencoders.code import code_above, code_of, live_tokens, without_nan
+from kofn.nn.autoencoders.sample import Sampled
 from kofn.nn.autoencoders.settings import Settings
 from kofn.nn.routing.state import is_recomputing
 
@@ -27,7 +27,7 @@ class SAEOutput(NamedTuple):
     """[..., d_sae]: the pre-activations, from which the largest are kept."""
 
 
-class TopKSAE(Autoencoder):
+class TopKSAE(Sampled):
     """Return (reconstruction, code, scores) of inputs: a code with about k of d_sae latents.
 
     scores = (x − b_dec)·W_enc + b_enc; code = relu(scores) at the largest scores, 0 elsewhere;
@@ -121,15 +121,3 @@ class TopKSAE(Autoencoder):
                 self.running.update(coded.least, coded.greatest)
             self.firing.add(coded.code.detach(), live_tokens(scores, mask))
         return coded.code
-
-    def _coding(self) -> Coding:
-        soft = self.training and torch.is_grad_enabled()
-        return Coding(
-            self.current_k(),
-            self.selection == "batch",
-            self.gradient if soft else "chosen",
-            self.firing.silent().to(self.W_enc.device),
-            self.link,
-            self.current_temperature(),
-            self.signed,
-        )

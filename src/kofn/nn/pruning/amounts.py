@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_number
-from kofn.nn.pruning.layout import Blocks, Groups, Layout
+from kofn.nn.pruning.layout import Groups, Layout
 from kofn.nn.pruning.targets import Target
 from kofn.streaming.tensors import Cost, Over
 
@@ -43,12 +44,10 @@ def kept_of(
             "budget is a number of weights, an integer; for a share, give amount, what is removed, "
             f"such as amount=0.9; got {budget!r}"
         )
-    unit = 1 if has_costs else layout.size
-    most = total * unit
     kept = check_number(
-        "budget", budget, low=0.0, high=most, allowed=f"in [0, {most:g}]", arrays=False
+        "budget", budget, low=0.0, high=total, allowed=f"in [0, {total:g}]", arrays=False
     )
-    return [kept if has_costs else float(kept // unit)]
+    return [kept if has_costs else float(kept // layout.size * layout.size)]
 
 
 def _check_groups(amount: object, budget: object, layout: Groups) -> None:
@@ -63,12 +62,14 @@ def _check_groups(amount: object, budget: object, layout: Groups) -> None:
 
 
 def _kept(amount: object, total: float, size: int, has_costs: bool) -> float:
-    """Return how many scores are kept, or at what cost; a number of weights is of whole blocks."""
+    """Return how much is kept, in the units of the costs; a number of weights is of whole blocks.
+
+    Without costs of the caller's, the cost of a block is its number of weights.
+    """
     if isinstance(amount, Integral) and not isinstance(amount, bool):
-        most = total * (1 if has_costs else size)
-        allowed = f"an integer in [0, {most:g}], or a share such as 0.95, a float"
-        removed = check_number("amount", amount, low=0.0, high=most, allowed=allowed)
-        return total - (removed if has_costs else round(removed / size))
+        allowed = f"an integer in [0, {total:g}], or a share such as 0.95, a float"
+        removed = check_number("amount", amount, low=0.0, high=total, allowed=allowed)
+        return total - (removed if has_costs else round(removed / size) * size)
     allowed = "a share in [0, 1], a float, or an integer"
     share = check_number("amount", amount, low=0.0, high=1.0, allowed=allowed, arrays=False)
     return (1 - share) * total if has_costs else total - round(share * total)
@@ -76,13 +77,12 @@ def _kept(amount: object, total: float, size: int, has_costs: bool) -> float:
 
 def totals_of(targets: list[Target], prices: list[Cost], layout: Layout, over: Over) -> list[float]:
     """Return the sum of the costs of each tensor, over all processes that have a part of it."""
-    size = layout.size if isinstance(layout, Blocks) else 1
     totals = [
         price.sum(dtype=torch.float64).item()
         if isinstance(price, Tensor)
         else 0.0
         if over.rank
-        else float(price * (target.weight.numel() // size))
+        else float(price * math.prod(layout.shape(target.weight.shape)))
         for target, price in zip(targets, prices, strict=True)
     ]
     return over.sum(totals)

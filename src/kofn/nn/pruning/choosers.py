@@ -12,7 +12,7 @@ from kofn.arrays.tracing import is_compiling
 from kofn.distributions.k_subset import KSubset
 from kofn.links.link import Link
 from kofn.maps.topk import hard_topk, soft_topk
-from kofn.nn.pruning.layout import Blocks, Groups
+from kofn.nn.pruning.layout import Blocks, Channels, Groups
 from kofn.nn.pruning.schedule import PruningSchedule
 from kofn.nn.pruning.targets import refuse_mapped
 from kofn.nn.pruning.weight import PrunedWeight
@@ -63,14 +63,18 @@ class SharedRow:
         self.current = None
 
     def apply(self, member: PrunedWeight, weight: Tensor) -> Tensor:
-        at = self.current or self._place()
-        cost = self.costs[self.members.index(member)]
-        x = member.score(weight)
         layout = member.layout
-        if isinstance(layout, Blocks) and layout.size > 1:
-            p = gradient.weights(x, cost, at)
+        if isinstance(layout, Channels) or (isinstance(layout, Blocks) and layout.size > 1):
+            p = self.weights(member, weight)
             return weight * layout.spread(p, weight.shape).to(weight.dtype)
-        return gradient.chosen(weight, x, cost, at)
+        cost = self.costs[self.members.index(member)]
+        return gradient.chosen(weight, member.score(weight), cost, self.current or self._place())
+
+    def weights(self, member: PrunedWeight, weight: Tensor | None = None) -> Tensor:
+        """Return the soft mask, one number per score."""
+        cost = self.costs[self.members.index(member)]
+        x = member.score(member.original if weight is None else weight)
+        return gradient.weights(x, cost, self.current or self._place())
 
     def _place(self) -> gradient.Placed:
         scores = [each.score(each.original) for each in self.members]
@@ -105,6 +109,9 @@ class SharedRow:
     def choose(self) -> list[Tensor]:
         with torch.no_grad():
             scores = [each.score(each.original) for each in self.members]
+        layout = self.members[0].layout
+        if isinstance(layout, Channels):
+            scores = [layout.with_the_best(*each) for each in zip(scores, self.costs, strict=True)]
         return choose(Pieces(scores, self.costs, self.over), self.kept)
 
 

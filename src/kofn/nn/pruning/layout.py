@@ -1,4 +1,4 @@
-"""The units of the choice: single weights, blocks of them, or n of every m."""
+"""The units of the choice: single weights, blocks of them, output channels, or n of every m."""
 
 from __future__ import annotations
 
@@ -52,6 +52,32 @@ class Blocks(NamedTuple):
         return values.reshape(down, self.rows, across, self.columns)
 
 
+class Channels:
+    """Output channels: the rows of a weight seen as a matrix [out, rest]."""
+
+    size = 1
+    """A channel is the unit of amounts and budgets, however many weights it has."""
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Do nothing: every weight has rows."""
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the scores of a weight: [out]."""
+        return shape[:1]
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Return one number per channel: the sum of its entries."""
+        return values.flatten(1).sum(1)
+
+    def spread(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return numbers per channel as one per entry of a weight."""
+        return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+
+    def with_the_best(self, scores: Tensor, cost: Tensor | float) -> Tensor:
+        """Return scores with +inf in the place of the channel that a layer keeps in any case."""
+        return scores.scatter(0, (scores / cost).argmax(0, keepdim=True), torch.inf)
+
+
 class Groups(NamedTuple):
     """n of every m neighbours along the last dimension of a weight seen as [out, rest]."""
 
@@ -81,13 +107,15 @@ def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], int(torch.Size(shape[1:]).numel())
 
 
-Layout = Blocks | Groups
+Layout = Blocks | Channels | Groups
 
 
 def layout_of(pattern: object) -> Layout:
-    """Return the layout of a pattern: None, "n:m" or the shape of a block."""
+    """Return the layout of a pattern: None, "n:m", "channel" or the shape of a block."""
     if pattern is None:
         return Blocks()
+    if pattern == "channel":
+        return Channels()
     if isinstance(pattern, str):
         match = re.fullmatch(r"(\d+):(\d+)", pattern)
         if match and 0 < int(match[1]) < int(match[2]):
@@ -97,6 +125,6 @@ def layout_of(pattern: object) -> Layout:
         if type(rows) is type(columns) is int and min(rows, columns) > 0:
             return Blocks(rows, columns)
     raise ValueError(
-        f'pattern must be None, "n:m" with 0 < n < m, such as "2:4", or the shape of a block, '
-        f"such as (4, 4); got {pattern!r}"
+        f'pattern must be None, "n:m" with 0 < n < m, such as "2:4", "channel", or the shape of a '
+        f"block, such as (4, 4); got {pattern!r}"
     )

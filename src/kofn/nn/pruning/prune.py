@@ -14,8 +14,9 @@ from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, logistic, table
 from kofn.nn.pruning.amounts import kept_of, totals_of
+from kofn.nn.pruning.channels import check_channels, check_one_each, join_bias
 from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
-from kofn.nn.pruning.layout import Blocks, Groups, Layout, layout_of
+from kofn.nn.pruning.layout import Blocks, Channels, Groups, Layout, layout_of
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule, schedule_of
 from kofn.nn.pruning.targets import (
@@ -78,15 +79,17 @@ def prune(
         costs: what keeping a weight costs: None, 1; "flops", 2 per use for one example, counted
             by a call with `example_inputs`; "bytes", the size of its dtype; or a function
             (name, module) → number or tensor of the weight's shape. For scope="global".
-        pattern: None; "2:4" or any "n:m", n of every m neighbours along the last dimension; or the
-            shape (rows, columns) of blocks that are kept or removed together. Convolutions count
+        pattern: None; "2:4" or any "n:m", n of every m neighbours along the last dimension; the
+            shape (rows, columns) of blocks that are kept or removed together; or "channel", whole
+            output channels with their biases, at least one of each layer. Then amount and budget
+            are numbers of channels; exclude the layer that gives the answer. Convolutions count
             as matrices [out, in·kernel].
         choice: for "n:m": "soft_topk"; "k_subset", the exact marginals of the distribution over
             the subsets of size n; "k_subset_sample", a sample of it with their gradient.
         link: F, as for `soft_topk`; the other choices have none.
         scores: "learned", one parameter per weight, which starts at its scaled magnitude;
             "magnitude", the present magnitude; or a function (name, weight) → scores of the same
-            shape, DTensors both if the model is sharded. Blocks have the mean of theirs.
+            shape, DTensors both if the model is sharded. Blocks and channels have their mean.
         exclude: names of layers or weights that are left alone, such as "head" or "encoder.*".
         example_inputs: a batch, or a tuple of arguments; for costs="flops".
 
@@ -117,7 +120,7 @@ def prune(
     if not callable(scores):
         check_choice("scores", scores, ("learned", "magnitude"))
     link, layout = _fixed(table.resolve(link)), layout_of(pattern)
-    if choice != "soft_topk" and isinstance(layout, Blocks):
+    if choice != "soft_topk" and not isinstance(layout, Groups):
         raise ValueError(f'choice={choice!r} needs pattern="n:m"')
     if choice != "soft_topk" and link is not logistic:
         raise ValueError(f"choice={choice!r} has no link; leave link out, or use 'soft_topk'")
@@ -125,12 +128,20 @@ def prune(
     targets = targets_of(model, exclude)
     for target in targets:
         layout.check(target.name, target.weight.shape)
+    if isinstance(layout, Channels):
+        check_channels(targets, any(is_dtensor(target.weight) for target in targets))
     way = _way(model, targets, layout, choice)
     refuse_infinite([each.name for each in targets], way.weights(targets), way.over)
     prices = way.costs(targets, _prices(model, targets, costs, example_inputs, scope, layout))
-    prices = [_per_score(price, layout) for price in prices]
+    prices = [
+        _per_score(price, layout, target.weight, costs is not None)
+        for price, target in zip(prices, targets, strict=True)
+    ]
     totals = totals_of(targets, prices, layout, way.over)
     kept = kept_of(amount, budget, totals, layout, scope, costs is not None)
+    together = [prices] if scope == "global" else [[price] for price in prices]
+    if isinstance(layout, Channels):
+        check_one_each(together, kept)
     measures = _measures(targets, layout, scores, way)
     members = [
         way.member(target, layout, price, measure, scores == "learned")
@@ -138,6 +149,8 @@ def prune(
     ]
     for member in members:
         way.join(member)  # type: ignore[arg-type]  # of this way
+        if isinstance(layout, Channels):
+            join_bias(member)  # type: ignore[arg-type]  # it is no shard
     clock = Clock(schedule, members[0])
     steps = torch.zeros((), dtype=torch.int64, device=members[0].original.device)
     members[0].register_buffer("steps", steps)
@@ -210,10 +223,12 @@ def _prices(
     return list(costs_of(model, targets, costs, inputs))
 
 
-def _per_score(cost: Cost, layout: Layout) -> Cost:
-    if isinstance(layout, Groups):
+def _per_score(cost: Cost, layout: Layout, weight: Tensor, has_costs: bool) -> Cost:
+    if isinstance(layout, Groups) or (isinstance(layout, Channels) and not has_costs):
         return 1.0
-    return layout.summed(cost) if isinstance(cost, Tensor) else cost * layout.size
+    if isinstance(cost, Tensor):
+        return layout.summed(cost)
+    return cost * (layout.size if isinstance(layout, Blocks) else weight[0].numel())
 
 
 def _measures(

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kofn.arrays.checks import check_flag
+from kofn.nn.pruning import channels
 from kofn.nn.pruning.choosers import Clock
 from kofn.nn.pruning.score_check import ScoreCheck, StepCheck
 from kofn.nn.pruning.views import Views
@@ -85,8 +87,12 @@ class Pruner(Views):
         for row in self.choosers:
             row.close()
 
-    def finalize(self) -> nn.Module:
+    def finalize(self, take_out: bool = False) -> nn.Module:
         """Make the weights plain tensors with zeros where they are pruned; return the model.
+
+        With take_out, for pattern="channel", layers become smaller, with new parameters: those of a
+        torch.nn.Sequential of linear and convolution layers, with what takes 0 to 0 in each channel
+        between them. Another model is refused by name, and stays as it is.
 
         Nothing of `nn.prune` is left on the model: no parametrization, score, buffer or hook. The
         parameters are the objects that they were before, so an optimizer that has them goes on.
@@ -96,13 +102,17 @@ class Pruner(Views):
         Raises:
             RuntimeError: called twice.
             TypeError: the model was sharded after nn.prune.
-            ValueError: scores are NaN or infinite.
+            ValueError: scores are NaN or infinite; or channels cannot be taken out.
         """
         self._refuse_finalized()
+        taken = check_flag("take_out", take_out)
+        cuts = channels.cuts_of(self.model, self.members, self.masks) if taken else []
         if not self.frozen:
             self.freeze()
         for member in self.members:
             member.finalize()
+        for cut in cuts:
+            channels.take_out(cut)
         for hook in self._hooks:
             hook.remove()
         self._hooks, self.finalized = [], True

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.utils import parametrize
 
-from kofn.nn.pruning.layout import Blocks, Layout
+from kofn.nn.pruning.layout import Groups, Layout
 from kofn.nn.pruning.targets import Target, refuse_sharded
 from kofn.streaming.tensors import Cost, wide
 
@@ -46,6 +46,8 @@ class PrunedWeight(nn.Module):
     mask: Tensor | None
     steps: Tensor
     trail: Tensor
+    with_bias: bool = False
+    """Whether the bias of the layer has the same mask, as output channels have."""
 
     def __init__(
         self,
@@ -76,12 +78,12 @@ class PrunedWeight(nn.Module):
 
     def spread(self, mask: Tensor) -> Tensor:
         """Return a mask with a flag per score as one with a flag per weight."""
-        if isinstance(self.layout, Blocks):
-            return self.layout.spread(mask, self.original.shape)
-        return mask
+        if isinstance(self.layout, Groups):
+            return mask
+        return self.layout.spread(mask, self.original.shape)
 
     def score(self, weight: Tensor) -> Tensor:
-        """Return one score per weight, or per block."""
+        """Return one score per weight, per block or per channel."""
         if self.scores is None:
             return self.measure(weight)
         refuse_sharded(f"the scores of {self.target.name}", self.scores)
@@ -112,13 +114,19 @@ class PrunedWeight(nn.Module):
         assert self.mask is not None
         weight, module = self.original, self.target.module
         weight.masked_fill_(~self.spread(self.mask), 0.0)
-        if len(module.parametrizations) == 1:  # type: ignore[arg-type]
+        own = {"weight": weight}
+        if self.with_bias:
+            own["bias"] = module.parametrizations["bias"].original  # type: ignore[index,union-attr]
+            own["bias"].masked_fill_(~self.mask, 0.0)
+        if len(module.parametrizations) == len(own):  # type: ignore[arg-type]
             # PyTorch's function takes the property off the class, which copies of the model share.
             del module.parametrizations
             module.__class__ = type(module).__bases__[0]
-            module.register_parameter("weight", weight)  # type: ignore[arg-type]
+            for name, parameter in own.items():
+                module.register_parameter(name, parameter)  # type: ignore[arg-type]
         else:
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+            for name in own:
+                parametrize.remove_parametrizations(module, name, leave_parametrized=False)
         for name in self.order:  # the weight would come last
             module._parameters[name] = module._parameters.pop(name)
 
@@ -140,7 +148,7 @@ def measure_by(scores: object, name: str, layout: Layout, scale: float) -> Measu
 
 
 class _Measure:
-    """|weight|·scale, or the caller's function, averaged over blocks; it can be copied."""
+    """|weight|·scale, or the caller's function, averaged over what is chosen; it can be copied."""
 
     def __init__(
         self, function: Callable[..., Tensor] | None, name: str, layout: Layout, scale: float
@@ -158,6 +166,7 @@ class _Measure:
                     f"{tuple(weight.shape)} for {self.name}; got "
                     f"{tuple(values.shape) if isinstance(values, Tensor) else values!r}"
                 )
-        if isinstance(self.layout, Blocks) and self.layout.size > 1:
-            return self.layout.summed(values) / self.layout.size
-        return values
+        if isinstance(self.layout, Groups):
+            return values
+        means = self.layout.summed(values)
+        return means if means is values else means / (values.numel() // means.numel())

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from kofn.arrays.checks import check_integer
+from kofn.nn.routing.following import Following
 from kofn.nn.routing.quantile import QuantileBias
-from kofn.nn.routing.state import Counting, SelectionBias, load_statistics, once
+from kofn.nn.routing.state import Counting, SelectionBias, counts_of, load_statistics, once
 from kofn.nn.routing.together import DEFAULT_GROUP, is_alone, step_together
 from kofn.nn.scheduled import check_schedule, temperature_at
 
@@ -34,6 +35,8 @@ class RouterBase(Counting):
     """
 
     steps: Tensor
+    replayed: Tensor
+    following: Following | None = None
     unstepped = 0
     """Calls in training since the last step, where a step would move something."""
 
@@ -82,12 +85,36 @@ class RouterBase(Counting):
         Returns:
             assignments: how many (token, expert) pairs; load [num_experts]: each expert's share of
             them; entropy: of the load, in nats; experts_in_use: e^entropy; dead_experts: how many
-            got no token; max_violation: the largest load times num_experts, less 1.
+            got no token; max_violation: the largest load times num_experts, less 1. Once the router
+            has been in a `replay_routing`, replayed_assignments and replayed_load, of the experts
+            that were replayed, which the others leave out.
         """
         found = load_statistics(self.counts)
+        if "replayed" in self.SUMS:
+            apart = load_statistics(self.replayed)
+            found |= {f"replayed_{name}": apart[name] for name in ("assignments", "load")}
         if reset:
-            self.counts.zero_()
+            self._forget()
         return found
+
+    def _count_replays(self) -> None:
+        """Have a sum for the experts that are replayed, from the first replay on."""
+        if "replayed" not in self.SUMS:
+            self.SUMS = (*self.SUMS, "replayed")
+            self.replayed = torch.zeros_like(self.counts)
+
+    @torch.no_grad()
+    def _count_choice(
+        self, indices: Tensor, taken: Tensor | None, replayed: Tensor | None, at_hand: bool = False
+    ) -> None:
+        """Count the load of a call, and apart from it what was replayed."""
+        if replayed is not None:
+            apart = replayed[:, None] if taken is None else taken & replayed[:, None]
+            counts = once(counts_of(indices, apart, self.num_experts))
+            self._settle(counts.device)
+            self.replayed.add_(counts)
+            taken = not_replayed(replayed[:, None], taken)
+        self._count(counts_of(indices, taken, self.num_experts, at_hand))
 
     def _count(self, counts: Tensor) -> None:
         if not torch.compiler.is_compiling():
@@ -98,6 +125,13 @@ class RouterBase(Counting):
         self.add(counts)
         if isinstance(self.balance, SelectionBias):
             self.balance.add(counts)
+
+
+def not_replayed(replayed: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """Return which of those in the mask were not replayed; all, if None."""
+    if replayed is None:
+        return mask
+    return ~replayed if mask is None else mask & ~replayed
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from kofn.maps import routing
 from kofn.maps.balance import Groups
 from kofn.maps.routing import Gating
 from kofn.nn.routing import checks
-from kofn.nn.routing.base import RouterBase
+from kofn.nn.routing.base import RouterBase, not_replayed
 from kofn.nn.routing.checks import JOINT as JOINT
 from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.quantile import QuantileBias
@@ -27,7 +27,7 @@ from kofn.nn.routing.selection import (
     select,
 )
 from kofn.nn.routing.sequences import biases_of_sequences
-from kofn.nn.routing.state import RunningThreshold, SelectionBias, counts_of, is_recomputing
+from kofn.nn.routing.state import RunningThreshold, SelectionBias, is_recomputing
 from kofn.nn.tensors import check_tensors
 
 
@@ -99,7 +99,7 @@ class Routing(RouterBase):
         """
         check_tensors(scores=scores)
         learns = self.training and not is_recomputing()
-        how = self._settings(learns)
+        how = _settings(self, learns, scores)
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
         compared = scores if quantile is None else how.compared(scores)
         # Where no token meets another, it matters to the load alone whether one is bad.
@@ -111,9 +111,10 @@ class Routing(RouterBase):
         routed = select(self.selection, scores, mask, bad, known, how)
         if learns:
             if quantile is not None:
-                quantile.observe(compared, mask, self.groups)
-            counted = counts_of(routed.indices, routed.taken, self.num_experts, bad is None)
-            self._count(counted)
+                quantile.observe(compared, not_replayed(routed.replayed, mask), self.groups)
+            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None)
+        if self.following is not None and self.following.records:
+            return routed.weights, self.following.record(routed.indices, routed.taken)
         return routed.weights, routed.indices
 
     def gates_of(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
@@ -125,28 +126,35 @@ class Routing(RouterBase):
         """
         check_tensors(scores=scores, shares=shares)
         check_tensors(indices=indices, integers=True)
-        indices = indices.to(torch.int64)
+        return self._gates_of(scores, shares, indices.to(torch.int64))
+
+    def _gates_of(
+        self, scores: Tensor, shares: Tensor, indices: Tensor, replayed: Tensor | None = None
+    ) -> Tensor:
         if self.training and not is_recomputing():
             known = known_tokens(bad_tokens(scores), None)
-            taken = None if known is None else known[:, None]
-            self._count(counts_of(indices, taken, self.num_experts))
+            self._count_choice(indices, None if known is None else known[:, None], replayed)
         return routing.gates_of_choice(scores, shares, indices, self.k, self._gating())
 
     def _gating(self) -> Gating:
         mixture, sigmoid = self.gates == "mixture", self.score_function == "sigmoid"
         return Gating(self.link, self.current_temperature(), mixture, self.normalize, sigmoid)
 
-    def _settings(self, learns: bool) -> Settings:
-        bias = None if self.balance is None else self.balance()
-        return Settings(
-            k=self.k, gating=self._gating(), width=self.max_experts, bias=bias, learns=learns,
-            running=self.running, alone=not self.training, others=self.processes,
-            groups=self.groups,
-            levels=self.selection == "budget" and isinstance(self.balance, QuantileBias),
-        )  # fmt: skip
-
     def extra_repr(self) -> str:
         return _description(self)
+
+
+def _settings(router: Routing, learns: bool, scores: Tensor) -> Settings:
+    balance, following = router.balance, router.following
+    replays = following is not None and following.is_replaying(scores)
+    return Settings(
+        k=router.k, gating=router._gating(), width=router.max_experts, learns=learns,
+        bias=None if balance is None else balance(),
+        running=router.running, alone=not router.training, others=router.processes,
+        groups=router.groups,
+        levels=router.selection == "budget" and isinstance(balance, QuantileBias),
+        replay=following.replay if replays and following is not None else None,
+    )  # fmt: skip
 
 
 def _description(router: Routing) -> str:

@@ -38,6 +38,9 @@ class Settings(NamedTuple):
     levels: bool = False
     """Whether "budget" takes what is above 0 with the bias, once there is one."""
 
+    replay: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    """What takes scores and choices, and returns those of a replay, and for which tokens."""
+
     def compared(self, scores: Tensor) -> Tensor:
         """Return what a bias is added to, in float32 for half types: scores, or their sigmoids.
 
@@ -56,6 +59,8 @@ class Routed(NamedTuple):
     indices: Tensor
     taken: Tensor | None
     """Which entries are choices; all, if None. The others are padding, with weight 0."""
+    replayed: Tensor | None = None
+    """Which tokens go where another has sent them, [T]."""
 
 
 Selection = Callable[[Tensor, Tensor | None, Settings], Routed]
@@ -64,12 +69,15 @@ Selection = Callable[[Tensor, Tensor | None, Settings], Routed]
 def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """Each token chooses k experts."""
     k, limited = int(how.k), how.groups is not None or how.gating.sigmoid
-    chosen = None
-    if limited:
+    chosen = replayed = None
+    if limited or how.replay is not None:
         biased = how.compared(scores) if how.bias is None else how.compared(scores) + how.bias
         chosen = largest_indices(without_closed_groups(biased, how.groups), k)
+        if how.replay is not None:
+            chosen, replayed = how.replay(scores, chosen)
     gates, indices = routing.token_choice(scores, k, how.gating, how.bias, mask, chosen)
-    return Routed(gates, indices, None if mask is None else mask[:, None].expand_as(indices))
+    taken = None if mask is None else mask[:, None].expand_as(indices)
+    return Routed(gates, indices, taken, replayed)
 
 
 def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kofn.integrations.transformers.routers import table
+from kofn.nn.routing.base import not_replayed
 from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.routing import Routing
 from kofn.nn.routing.state import Tally, is_recomputing
@@ -41,6 +42,7 @@ class PatchedRouter(torch.nn.Module):
     num_experts: int
     num_group: int
     topk_group: int
+    routed_scaling_factor: float
     weight: Tensor
     e_score_correction_bias: Tensor
 
@@ -70,11 +72,18 @@ class PatchedRouter(torch.nn.Module):
         scores = logits.float()
         sigmoid = self.routing.score_function == "sigmoid"
         if self.routing.selection == "hard" and (self.routing.balance is None or sigmoid):
-            balance = self.routing.balance
+            balance, following, replayed = self.routing.balance, self.routing.following, None
+            if following is not None and following.is_replaying(scores):
+                indices, replayed = following.replay(scores, indices)
+                shares = self._shares_at(scores, indices).to(shares.dtype)
+            else:
+                shares = self._shares(scores, shares, indices)
             if isinstance(balance, QuantileBias) and self.training and not is_recomputing():
-                balance.observe(scores.detach().sigmoid(), groups=self.routing.groups)
-            shares = self._shares(scores, shares, indices)
-            gates = self.routing.gates_of(scores, shares, indices)
+                own = not_replayed(replayed, None)
+                balance.observe(scores.detach().sigmoid(), own, self.routing.groups)
+            gates = self.routing._gates_of(scores, shares, indices, replayed)
+            if following is not None and following.records:
+                indices = following.record(indices, None)
             if self.routing.gates == "topk":
                 gates = gates * getattr(self, "routed_scaling_factor", 1.0)
         else:
@@ -91,11 +100,27 @@ class PatchedRouter(torch.nn.Module):
                 self.e_score_correction_bias = before.to(now.device)
         return self
 
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        balance = self.routing.balance
+        if balance is not None and not isinstance(balance, CorrectionBias):
+            table.tell_of_saving()
+        super()._save_to_state_dict(*arguments)
+
     def _shares(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
         """Return the stock router's gates, without normalization where it has no such choice."""
         if self.always_normalizes and not self.routing.normalize:
             return scores.softmax(-1).gather(-1, indices).to(shares.dtype)
         return shares
+
+    def _shares_at(self, scores: Tensor, indices: Tensor) -> Tensor:
+        """Return what the stock router's gates would be, had it chosen these experts."""
+        if not table.MODELS[self.model_type].groups:
+            shares = scores.softmax(-1).gather(-1, indices)
+            return shares / shares.sum(-1, keepdim=True) if self.routing.normalize else shares
+        shares = scores.sigmoid().gather(-1, indices)
+        if self.routing.normalize:
+            shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+        return shares * self.routed_scaling_factor
 
     def _normalize(self, wanted: bool | None, selection: str, k: int) -> bool:
         """Return what normalize=None means for this model."""

@@ -1,0 +1,5 @@
+"""`python -m studies.losses`."""
+
+from studies.frame.command import main
+
+main("losses")

@@ -19,7 +19,7 @@ import torch
 
 import kofn
 from kofn.links import ScalarLink
-from kofn.links.vocabulary import exp, over, size
+from kofn.links.vocabulary import exp, log, log1p, over, size, where
 
 PAGE = Path(__file__).parent / "links.md"
 BEGIN, END = "<!-- costs: python docs/table_of_own_links.py --write -->", "<!-- /costs -->"
@@ -28,7 +28,7 @@ ROUNDS, SECONDS = 6, 0.4
 
 
 class Logistic(ScalarLink):
-    """The logistic link by one formula."""
+    """The logistic link by two formulas."""
 
     smooth = True
 
@@ -37,7 +37,11 @@ class Logistic(ScalarLink):
         e = exp(-size(z))
         t = over(e, 1 + e)
         slope = t - t * t
-        return t, z > 0, slope, slope * (2 * t - 1) * (z / size(z))
+        return t, z > 0, slope, where(z > 0, -slope, slope) * (1 - 2 * t)
+
+    @staticmethod
+    def quantile(q: Any) -> Any:
+        return log(q) - log1p(-q)
 
 
 def by_arrays() -> kofn.Link:

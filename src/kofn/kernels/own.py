@@ -17,7 +17,7 @@ NEEDS = {"LOGARITHMS": ("logarithm", "hazard")}
 
 def serves(kernels: Any, link: ScalarLink, offered: str) -> bool:
     """Return whether kernels that offer this take a link, and warn once if its formulas are why."""
-    if not getattr(kernels, "SERVES_OWN", False):
+    if not getattr(getattr(kernels, "layout", None), "SERVES_OWN", False):
         return False
     reason = _reason(link.number, repr(link))
     return reason is None and {*NEEDS.get(offered, ())} <= {*link.kinds[0].formulas}

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels import contract
-from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, kind_of, number_of
+from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -48,9 +47,9 @@ LOGS = Code("rows.worker", "logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
-"""The work of threads on rows; `passes_of` says which passes each calls."""
-SERVES_OWN = True
-BY_LINK = FORWARD, AFTER, COMPARE  # those that read formulas or traits of links themselves
+"""The work of threads on rows; `passes_of` says which passes each calls. The last alone
+reads neither formulas nor traits of links.
+"""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
@@ -99,10 +98,9 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    bounded = contract.is_bounded(kind)
-    instead = {"first_evaluation": "evaluate"} if bounded else {}  # nothing to prepare
+    instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}  # nothing to prepare
     if not short:
-        instead |= {"peak": "finite_peak"} if bounded else {}
+        instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
@@ -269,12 +267,9 @@ def plan_of(
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     group = layout.together(n, 3 if cotangent else 2, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes)
-    grain, begun = (
-        GRAIN if size == single else HALF_GRAIN,
-        room if group < 0 else layout.HEAD,
-    )
+    grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = code if isinstance(code, Code) else ANSWER
-    run = run._replace(kind=kind) if kind >= contract.FIRST_OWN and run in BY_LINK else run
+    run = run._replace(kind=kind) if kind > NEXT and run in WORK[:-1] else run
     return planned(run, each, n, group, grain, room, begun)
 
 

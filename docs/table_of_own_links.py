@@ -107,9 +107,15 @@ def table() -> str:
     for name, (a, b, c, d) in least.items():
         first = compiling[name] if "compiled" in name else 0.0
         shown = f"{first:.0f}" if first else "0"
-        times = f"{a * 1e6:.0f} | {b * 1e6:.0f} | {c * 1e3:.2g} | {d * 1e3:.2g}"
+        times = f"{a * 1e6:.0f} | {b * 1e6:.0f} | {_ms(c)} | {_ms(d)}"
         lines.append(f"| {name} | {times} | {shown} |")
     return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    """Return milliseconds with two digits."""
+    ms = seconds * 1e3
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
 
 
 def page_with(text: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import NEXT, OF_SCORES, kind_of, number_of
+from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
-from kofn.kernels.cpu.choice.layout import room_of
+from kofn.kernels.cpu.choice.layout import room_of, room_of_choices
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, GRAIN, plan_of
 from kofn.kernels.cpu.runtime import native
@@ -123,13 +123,13 @@ def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., boo
     """Return work(x, θ, address of answers or 0, address of cotangents or 0), as launch.deal."""
     (*batch, n), size, alpha = rows.shape, rows.size, rows.link.alpha or 0.0
     count, kind = prod(batch), kind_of(rows.link)
-    kind, place = (number_of(rows.link), NEXT) if kind is None else (kind, kind)
+    assert kind is not None  # the caller has asked for kernels
     plan = plan_of(AFTER if back else FORWARD, kind, size, n, back, answers, not back)
     words, run, width, cleared = array("q", bytes(8 * layout.WORDS)), *plan[:1], *plan[7:]
     k, words[layout.K] = per_row(rows.k, _UNUSED, count, size)
     temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, count, size)
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.PASSES], more, low = plan.passes_at, 2 * count, count * size
     kept = k, temperature, plan  # whose addresses are in the words
 
@@ -150,12 +150,13 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     """Return work(x, answers), as choice.launch.hard."""
     (*batch, n), number = rows.shape, rows.k
     run = native.function(code_of("choices", rows.size))
+    room = room_of_choices(n, number, rows.size)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
 
     def work(x: Tensor, out: Tensor) -> None:
-        job = words[:]
+        own, job = rooms(1, room, cleared=()), words[:]
         job[5], job[7] = x.data_ptr(), out.data_ptr()
-        run(job.buffer_info()[0], 0, number, True)  # it needs no memory of its own
+        run(job.buffer_info()[0], own[1], number, True)
 
     return work
 

@@ -79,7 +79,6 @@ def _bisection(formula: Any) -> Any:
     """Return F⁻¹ by bisection on F."""
     cdf = words.OF_ROWS(formula)
 
-    @njit(error_model="numpy")
     def bisected(q: Any) -> Any:
         low, high = -1.0, 1.0
         while cdf(low) > q and low > -1e300:
@@ -94,7 +93,7 @@ def _bisection(formula: Any) -> Any:
                 high = middle
         return low + (high - low) / 2
 
-    return bisected
+    return njit(error_model="numpy")(bisected)
 
 
 class Remade:

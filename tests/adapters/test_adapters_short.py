@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import kofn
 from kofn.adapters import short
@@ -197,7 +198,18 @@ def test_so_many_are_kept():
     assert len(short._kept) <= short.MOST
 
 
-def test_checkpoints_and_hooks_see_the_memory():
+@pytest.mark.parametrize("name", ["soft_topk", "hard", "router"])
+def test_a_checkpoint_runs_a_first_call_again(name):
+    """It keeps as many tensors in both runs, or PyTorch refuses."""
+    router = kofn.nn.TopKRouter(4, 6, 2)
+    function = MAPS.get(name, lambda x: router(x)[1])
+    x = ROWS[:2].clone().requires_grad_()
+    p = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+    (slope,) = torch.autograd.grad(p.square().sum(), x)
+    assert torch.equal(slope, torch.autograd.grad(function(x).square().sum(), x)[0])
+
+
+def test_hooks_see_the_memory():
     x, kept = ROWS.clone().requires_grad_(), []
     assert is_kept(partial(kofn.soft_topk, k=2), x)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -56,6 +56,12 @@ GRAIN = 16_384  # entries a thread takes at once; work is offered to others from
 HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
+@cache
+def abreast_up_to() -> int:
+    """Return how many entries the longest rows have that are computed abreast here."""
+    return layout.SHORT if native.has_wide_vectors() else layout.SHORT_NARROW
+
+
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
     """A pass for a link and numbers of that size, by what makes it in loops.py, interleaved.py."""
     kind = kind if name in layout.BY_LINK else 0
@@ -72,8 +78,7 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short = n <= layout.SHORT
-    names: tuple[str, ...]
+    short, names = n <= abreast_up_to(), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
@@ -105,7 +110,7 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that rows need, for links by number and bytes per number."""
     needed, ways = [*WORK, ANSWER, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
-        for n in (layout.SHORT, layout.SHORT + 1):
+        for n in (abreast_up_to(), abreast_up_to() + 1):
             needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     for each, kind in itertools.product(ANSWERS, kinds):
         needed += each.codes(kind, size)
@@ -195,7 +200,7 @@ def losses(
     if known is not None:
         residual, theta = known
     else:
-        wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
+        wanted = wanted or (x.shape[-1] <= abreast_up_to() and not likely)
         residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
     numbers = theta, dense, residual, two, labels, likely, None, three
@@ -244,7 +249,7 @@ class Plan(NamedTuple):
     address: int
     passes: np.ndarray
     passes_at: int
-    group: int  # rows that a thread searches together
+    group: int  # rows that a thread searches together, as `layout.together` has it
     chunk: int  # rows that a thread takes at once
     room: int  # words of its own memory that are not shared with a team
     width: int  # words of its own memory
@@ -258,11 +263,11 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
-    group = layout.together(n, 3 if cotangent else 2)
+    group = layout.together(n, 3 if cotangent else 2, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes)
     grain, begun = (
         GRAIN if size == single else HALF_GRAIN,
-        room if n <= layout.SHORT else layout.HEAD,
+        room if group < 0 else layout.HEAD,
     )
     run = code if isinstance(code, Code) else ANSWER
     return planned(run, each, n, group, grain, room, begun)
@@ -273,7 +278,7 @@ def planned(
 ) -> Plan:
     """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
     addresses = np.array([*map(native.address, passes), 0], np.int64)
-    chunk = max(group, grain // n // group * group)
+    chunk = max(abs(group), grain // n // abs(group) * abs(group))
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
     cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))

@@ -12,8 +12,8 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
-from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
-from kofn.kernels.cpu.rows.formulas import edge, shifted
+from kofn.kernels.contract import BOUNDED, EDGES, STEPS, TWO_TAILS
+from kofn.kernels.cpu.rows.formulas import edge_beside, shifted
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -96,7 +96,7 @@ def open_all(address, count, n, kind, size):
     """Begin the search in the rows whose statistics are plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
-    per_n = 1 / n
+    per_n, edge_of_kind = 1 / n, EDGES[kind]
     for r in range(LANES):
         k, temperature, pivot = lanes.k[r], lanes.temperature[r], lanes.pivot[r]
         mean, square = lanes.total[r] * per_n, lanes.squares[r] * per_n
@@ -111,7 +111,7 @@ def open_all(address, count, n, kind, size):
         lanes.mean[r], lanes.variance[r] = mean, variance
         lanes.least[r] = mean - reach
         lanes.greatest[r] = lanes.greatest[r] if single else mean + reach
-        begin(lanes, r, edge(kind, lanes.alpha[r]), size)
+        begin(lanes, r, edge_beside(kind, edge_of_kind, lanes.alpha[r]), size)
         # None of it is true of a NaN.
         plain_row = (reach < SPREAD * temperature) & (abs(pivot) < USUAL)
         plain_row = plain_row & (temperature >= least_unit(size))

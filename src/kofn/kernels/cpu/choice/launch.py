@@ -57,11 +57,16 @@ def hard(x: Array, k: Number) -> Array:
     else:
         each = memory.packed(k)
         k_at = memory.address(each)
-    job, n = (memory.address(x), k_at, memory.address(out)), x.shape[-1]
-    whole = min(max(ceil(number), 1), n) if number > 0 else 1
-    room = 2 * kept_of(n, whole) * ROWS * max(x.itemsize, 4) // 8
+    job = memory.address(x), k_at, memory.address(out)
+    room = room_of_hard(x.shape[-1], number, max(x.itemsize, 4))
     _offer("choices", x, job, number, room, (out, each), cleared=())
     return out
+
+
+def room_of_hard(n: int, k: float, size: int) -> int:
+    """The words that a thread needs for hard choices of rows of n numbers of so many bytes."""
+    whole = min(max(ceil(k), 1), n) if k > 0 else 1
+    return 2 * kept_of(n, whole) * ROWS * size // 8
 
 
 def largest(x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -> Array:

@@ -161,6 +161,7 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	$(BIN)/python -m studies.prune --force
 	$(BIN)/python -m studies.choice --force
 	$(BIN)/python -m studies.losses --force
+	$(BIN)/python -m studies.replay --force
 	$(BIN)/python -m studies.vae --seeds 3 --force
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import linear, normalize
@@ -39,7 +39,7 @@ def taylor_loss(scores: Tensor, labels: Tensor) -> Tensor:
     return -taylor(scores).gather(-1, labels[:, None]).log().mean()
 
 
-def sparse(**kept: float) -> Way:
+def sparse(**kept: Any) -> Way:
     """Return sparse softmax, which keeps k classes, or p of their weight."""
     return Way(partial(losses.sparse_softmax_loss, **kept), partial(sparse_softmax, **kept))
 

@@ -1,7 +1,7 @@
 """The study of losses: what each finds in few steps and many, and how sure of it it is."""
 
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +112,7 @@ class Report(report.Report):
         "confidence less accuracy. error: expected calibration error."
     )
     FIRST = "loss"
-    SHOWN = {  # noqa: RUF012
+    SHOWN: ClassVar = {
         "few": ("few", ".3f±"),
         "accuracy": ("accuracy", ".3f±"),
         "over": ("over", "+.3f±"),

@@ -15,7 +15,9 @@ PAGES = {
 
 # Packages that continuous integration does not install.
 EXTRAS = re.compile(
-    r"^ *(?:import|from) [\w.]*\b(?:transformers|jaxopt|optax|ott|softtorch|saelens|torch_geometric)\b", re.MULTILINE
+    r"^ *(?:import|from) [\w.]*"
+    r"\b(?:transformers|jaxopt|optax|ott|softtorch|saelens|torch_geometric)\b",
+    re.MULTILINE,
 )
 
 

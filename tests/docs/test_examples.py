@@ -109,6 +109,26 @@ def test_sparse_autoencoders_keep_k_latents_and_silent_ones_learn(monkeypatch):
     assert dead["TopKSAE"] < dead["usual top-k"]
 
 
+def test_bits_are_of_a_budget(monkeypatch):
+    bits = example("bits")
+    monkeypatch.setattr(bits, "STEPS", 10)
+    _, right, of_layers = bits.train("full", 32.0, 0)
+    assert 0 <= right <= 1
+    assert of_layers == []
+    assert bits.train("uniform", 3.0, 0)[::2] == (pytest.approx(3), [3, 3, 3, 3])
+    for way in ("measured", "learned"):
+        used, right, of_layers = bits.train(way, 1.5, 0)
+        assert 0 <= right <= 1
+        assert 1 < used <= 1.5
+        spent = [n * bits_of for n, bits_of in zip((144, 4608, 8192, 640), of_layers, strict=True)]
+        assert used == pytest.approx(sum(spent) / 13584)
+    weight = torch.randn(1000)
+    for count in bits.WIDTHS:
+        assert len(bits.levels(weight, count).unique()) <= 2**count
+    whole = bits.rounded(weight, torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0]))
+    torch.testing.assert_close(whole, bits.levels(weight, 3))
+
+
 def test_a_mixture_of_experts_trains_with_every_router(monkeypatch):
     moe = example("moe")
     monkeypatch.setattr(moe, "STEPS", 60)

@@ -145,7 +145,7 @@ def sparse_softmax_loss(
         scores, group, axis_name, k, p, min_p, kept, temperature, dim, mask: as for
             `kofn.distributed.sparse_softmax`.
         target: integers, the index of the token in the whole row, with the batch shape, the same in
-            every process.
+            every process; there are no targets of weights and no label smoothing here.
         outside: as for `kofn.losses.sparse_softmax_loss`.
         weight, ignore_index, reduction: as for `kofn.distributed.softmax_loss`.
 

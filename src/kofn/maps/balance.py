@@ -11,8 +11,17 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.adapters import route
-from kofn.arrays.kinds import Array, cast, move_axis, namespace, scalar
+from kofn.arrays.kinds import (
+    Array,
+    cast,
+    is_torch,
+    most_precise_dtype,
+    move_axis,
+    namespace,
+    scalar,
+)
 from kofn.arrays.operations import arange, as_numbers, take_along_last
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.quantiles import DenseRows
 from kofn.operations.choice import LARGEST
@@ -68,7 +77,8 @@ def required_bias(scores: ArrayT, biased: ArrayT, k: int, groups: Groups | None 
         if k < groups.chosen * size:  # otherwise a token takes all experts of its groups
             of_opened = xp.where(opened, biased, -math.inf)
             cutoff = xp.maximum(cutoff, _kth_largest(of_opened, k + 1))
-    return xp.where(scores == -math.inf, math.inf, cutoff - scores)
+    needed = cutoff - scores
+    return needed if are_finite(scores) else xp.where(scores == -math.inf, math.inf, needed)
 
 
 def _group_scores(biased: ArrayT, groups: Groups) -> tuple[ArrayT, ArrayT]:
@@ -109,6 +119,8 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     known.
     """
     xp, experts = namespace(required), required.shape[-1]
+    if playing is None and 0 < k < experts and are_finite(required):
+        return _even_bias(required, k)
     known = known_tokens(required, playing)
     shape = (*required.shape[:-2], experts, required.shape[-2])
     by_expert = move_axis(required, -1, -2)
@@ -128,6 +140,24 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
     low, high, between = ends[..., 0], ends[..., 1], cast(place - ranks[0], ends.dtype)
     bias = xp.where(low == high, low, low + (high - low) * between)
     return xp.where(usable > forced, bias, math.nan), tokens
+
+
+def _even_bias(required: ArrayT, k: float) -> tuple[ArrayT, ArrayT]:
+    """Return `bias_of_share` of finite numbers, of which all tokens count: places are the same."""
+    x: Any = required
+    *batch, count, experts = x.shape
+    place = count * k / experts
+    low, high = (min(each, count - 1) for each in (math.floor(place), math.ceil(place)))
+    ranks = x.new_tensor([low, high], dtype=namespace(x).int64)
+    ends: Any = DenseRows(move_axis(x, -1, -2), None).ranked(ranks)
+    first, last = ends[..., 0], ends[..., 1]
+    tokens = x.new_full((*batch, 1), count, dtype=most_precise_dtype(x))
+    return first + (last - first) * (place - low), tokens
+
+
+def are_finite(x: Array) -> bool:
+    """Return whether it is sure that numbers are finite, by a look that waits for no device."""
+    return is_torch(x) and is_at_hand(x) and math.isfinite(x.detach().sum().item())
 
 
 def even_places(forced: Array, usable: Array, tokens: Array, k: float) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn.adapters import short
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, cast_like, compute_dtype, namespace, special
 from kofn.arrays.operations import take_along_last, top_indices
@@ -48,6 +49,14 @@ def token_choice(
     `mask` has the batch shape; a row where it is False gets gates of 0. `indices` are of a
     choice that was not made by the scores.
     """
+    softly = gating.mixture and gating.normalize and not gating.sigmoid
+    if mask is None and indices is None and softly:
+        found = short.gates(
+            scores, k, gating.link, gating.temperature, bias,
+            lambda x, at: token_choice(x, k, gating, indices=at)[0],
+        )  # fmt: skip
+        if found is not None:
+            return found
     rows = None if mask is None else mask[..., None]
     normalize = gating.normalize and not gating.mixture
     if indices is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from kofn import links
-from kofn.adapters import route
+from kofn.adapters import route, short
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast_like, deleted
 from kofn.arrays.typing import ArrayT
@@ -51,6 +52,10 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
+    if mask is None and weights is None:
+        known: Any = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim)
+        if known is not None:
+            return known
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)
     with checked.form.quiet():
         if weights is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, is_torch
 from kofn.formulas import answers, choice
@@ -9,7 +11,7 @@ from kofn.kernels.contract import ANY_ORDER, SMALLEST
 from kofn.operations.by_kernel import threshold_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, scores
-from kofn.operations.topk import WEIGHTS_BACK
+from kofn.operations.topk import WEIGHTS, WEIGHTS_BACK
 from kofn.rows.given import Given, without_bad_temperatures
 
 HARD = Operation(
@@ -108,6 +110,15 @@ HARD_WEIGHTS = Operation(
     kernel=_hard_weights,
     back=(WEIGHTS_BACK,),
     reference=answers.weights,  # for the derivatives
+    ready="hard_weights",
     functions="soft_topk(hard=True)",
     lacks={"JAX": "the weights by a primitive, the choice by array code"},
 )
+GATES = replace(
+    WEIGHTS,
+    name="",
+    back=(replace(WEIGHTS_BACK, name="", ready="gates_back"),),
+    ready="gates",
+    functions="",
+)
+"""The gates of a normalized mixture, for short calls alone: see adapters/torch/gates.py."""

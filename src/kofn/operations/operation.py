@@ -197,6 +197,8 @@ class Operation:
     """The same for rows with an alpha each, on torch: its name in adapters/torch/each_alpha.py."""
     closed: Operation | None = None
     """The same by array code with a way back in closed form, for eager torch without kernels."""
+    ready: str = ""
+    """The function of kernels/cpu/ready.py that makes its kernel for short calls."""
     functions: str = ""
     """The public functions that it answers, for the table of what has kernels."""
     lacks: Mapping[str, str] = field(default_factory=dict)

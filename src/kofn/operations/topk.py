@@ -53,6 +53,7 @@ WEIGHTS_BACK = Operation(
     of=ROWS,
     kernel=_weights_back,
     xla=lambda: ["cotangents"],
+    ready="gradients",
 )
 WEIGHTS = Operation(
     name="weights",
@@ -65,6 +66,7 @@ WEIGHTS = Operation(
     pullback=pullbacks.of_weights,
     xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
+    ready="weights",
     functions="soft_topk, softmax, sparsemax, entmax",
 )
 SINGLE_WEIGHTS = replace(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     class Context(AnyContext, Protocol):
         call: Call
-        count: int
         dtype: torch.dtype
 
     Tensors = Sequence[Tensor]
@@ -42,6 +41,10 @@ class Call(NamedTuple):
     rows: Any  # without their tensors
     settings: Sequence[Any]
     arrays: int  # how many there are; they stand before the tensors of the rows
+    count: int  # of these and the tensors of the rows
+    # The kernels of a short call, if it is one: see adapters/short.py.
+    ready: Callable[..., tuple[Tensor, Tensor, bool]] | None = None
+    ready_back: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
 
 def recorded(
@@ -49,24 +52,31 @@ def recorded(
 ) -> Tensor:
     """Return the answer of an operation on tensors, one of them learned."""
     of = operation.of
-    call = Call(operation, run, backend, of.without_tensors(rows), settings, len(arrays))
-    tensors = of.tensors(rows)
+    tensors, count = of.tensors(rows), len(arrays)
+    left = of.without_tensors(rows)
+    call = Call(operation, run, backend, left, settings, count, count + len(tensors))
     onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
     if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
         answer: Tensor = _apply_onward(call, *arrays, *tensors)[0]
     else:
-        answer = _apply(call, *arrays, *tensors)
+        answer = apply(call, *arrays, *tensors)
     return answer
 
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, call: Call, *tensors: Tensor) -> Any:
-        operation, run, backend, rows, settings, arrays = call
+        if call.ready is not None:
+            answer, theta, lost = call.ready(tensors[0], True)
+            if not lost:
+                ctx.call = call
+                ctx.save_for_backward(*tensors, theta)
+                return answer
+        operation, run, backend, rows, settings, arrays, *_ = call
         rows = operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *tensors[:arrays], *settings)
         answers = answers if type(answers) is tuple else (answers,)
-        ctx.call, ctx.count = call, len(tensors)
+        ctx.call = call
         known: Sequence[Tensor | None] = tensors
         if not operation.keeps_scores:
             known = (*tensors[:arrays], None, *tensors[arrays + 1 :])
@@ -76,11 +86,13 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, cotangent: Tensor) -> Any:
-        saved, call, count = ctx.saved_tensors, ctx.call, ctx.count
-        operation = call.operation
-        rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
+        saved, call = ctx.saved_tensors, ctx.call
+        operation, count = call.operation, call.count
         # Whether the way back is to be differentiated, or transformed: then it is array code.
         again = torch.is_grad_enabled() or not (is_eager(cotangent) or has_whole_rows(cotangent))
+        if call.ready_back is not None and not again:
+            return None, call.ready_back(saved[0], cotangent, saved[1])
+        rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
         if count == 1 and operation.is_direct and not again:  # most calls, and the short ones
             found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
             return None, found[0] if type(found) is tuple else found
@@ -98,19 +110,19 @@ class _Onward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, call: Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        operation, run, backend, rows, settings, arrays = call
+        operation, run, backend, rows, settings, arrays, *_ = call
         others, rows = tensors[:arrays], operation.of.with_tensors(rows, tensors[arrays:])
         answers = run(operation, backend, rows, *others, *settings)
         kept = map(answers.__getitem__, operation.kept)
         ctx.save_for_backward(*others, None, *tensors[arrays + 1 :], *kept)
-        ctx.call, ctx.count, ctx.dtype = call, len(tensors), tensors[arrays].dtype
+        ctx.call, ctx.dtype = call, tensors[arrays].dtype
         ctx.set_materialize_grads(False)
         return answers[0], answers[1]
 
     @staticmethod
     def backward(ctx: Context, cotangent: Tensor | None, onward: Tensor | None) -> Any:
-        (operation, run, backend, rows, settings, arrays), saved = ctx.call, ctx.saved_tensors
-        count, dtype, found = ctx.count, ctx.dtype, None
+        (operation, run, backend, rows, settings, arrays, count, *_) = ctx.call
+        saved, dtype, found = ctx.saved_tensors, ctx.dtype, None
         rows = operation.of.with_tensors(rows, saved[arrays:count])
         values: Sequence[Any] = (*saved[:arrays], *settings, *saved[count:])
         known = dict(zip(operation.own + operation.names_kept, values, strict=True))
@@ -128,7 +140,7 @@ class _Onward(torch.autograd.Function):
 
 
 # Function.apply asks whether a transform is active, which callers know.
-_apply: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
+apply: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
 _apply_onward: Callable[..., Any] = super(torch.autograd.Function, _Onward).apply
 
 
@@ -136,7 +148,7 @@ def _by_way_back(
     call: Call, run: Run, rows: Any, tensors: Tensors, kept: Tensors, cotangent: Tensor, wanted: Any
 ) -> Sequence[Tensor | None]:
     """Return the cotangents of tensors by the ways back of an operation."""
-    operation, _, backend, _, settings, arrays = call
+    operation, _, backend, _, settings, arrays, *_ = call
     known: dict[str, Any] = dict(zip(operation.names_kept, kept, strict=True))
     known["cotangent"] = cotangent
     if arrays or settings:
@@ -178,7 +190,7 @@ def _by_array_code(
     wanted: Sequence[bool],
 ) -> Sequence[Tensor | None]:
     """Return the cotangents of tensors with a graph, for second derivatives."""
-    operation, _, _, _, settings, arrays = call
+    operation, _, _, _, settings, arrays, *_ = call
     if all(back.plain is not None for back in operation.back):
         with torch.enable_grad():
             return _by_way_back(call, _plainly, rows, tensors, kept, cotangent, wanted)

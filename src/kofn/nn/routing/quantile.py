@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.maps.balance import Groups, bias_of_share, known_tokens, required_bias
+from kofn.arrays.tracing import is_at_hand
+from kofn.maps.balance import (
+    Groups,
+    are_finite,
+    bias_of_share,
+    known_tokens,
+    required_bias,
+)
 from kofn.nn.routing.histogram import (
     Grid,
     counts_in_range,
@@ -150,6 +157,8 @@ class QuantileBias(ExpertBias):
         else:
             required = -scores  # an expert takes what is above its level
         self._settle(required.device)
+        if mask is not None and is_at_hand(mask):
+            required, mask = required[mask], None
         if not len(required):  # a row that does not count: the searches need one
             required, mask = required.new_full((1, required.shape[1]), torch.nan), None
         if self.bins is None:
@@ -157,12 +166,15 @@ class QuantileBias(ExpertBias):
             if not self.centred:
                 found = _with_ties(found, required, tokens.float() * self.k / len(self.bias), mask)
             _average(self, found, tokens)
+        elif mask is None and are_finite(required):
+            self._count(required, None)
         else:
             self._count(required, once(known_tokens(required, mask).to(torch.int64)))
 
-    def _count(self, required: Tensor, weights: Tensor) -> None:
+    def _count(self, required: Tensor, weights: Tensor | None) -> None:
         bins = self.bins or 0
-        self.infinite.add_(counts_of_infinite(required, weights))
+        if weights is not None:
+            self.infinite.add_(counts_of_infinite(required, weights))
         if self.unit:
             bias = self.bias.to(required.dtype)
             least, greatest = bias.min() - 1, bias.max() + 1
@@ -174,7 +186,11 @@ class QuantileBias(ExpertBias):
 
     def _widen(self, whole: Tensor) -> Grid:
         """Go over to the grid of a range that has this one in it."""
-        before, grid = Grid(self.ends, self.bins or 0), Grid(whole, self.bins or 0)
+        grid = Grid(whole, self.bins or 0)
+        if is_at_hand(whole) and (whole.equal(self.ends) or self.ends[0] == -torch.inf):
+            self.ends.copy_(whole)  # the same grid, or nothing is counted yet
+            return grid
+        before = Grid(self.ends, self.bins or 0)
         self.histogram.copy_(grid.recounted(self.histogram, before))
         self.ends.copy_(whole)
         return grid
@@ -247,9 +263,11 @@ def _just_above(values: Tensor) -> Tensor:
 
 
 def _average(balance: QuantileBias, bias: Tensor, tokens: Tensor) -> None:
-    finite = bias.to(torch.float32).isfinite()
-    added = once(torch.where(finite, tokens, 0).to(torch.int64))
+    if not are_finite(bias):
+        finite = bias.to(torch.float32).isfinite()
+        bias, tokens = torch.where(finite, bias, balance.mean), torch.where(finite, tokens, 0)
+    added = once(tokens.to(torch.int64))
     balance.tokens.add_(added)
     # Of the mean, the step is less than the new number; so nothing overflows.
     weight = added.to(torch.float32) / balance.tokens.clamp(min=1)
-    balance.mean.add_(weight * torch.where(finite, bias - balance.mean, 0))
+    balance.mean.add_(weight * (bias - balance.mean))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from math import ceil, inf, log, prod
+from math import inf, log, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
-from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, kept_of, room_of
+from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, room_of, room_of_choices
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -58,9 +58,8 @@ def hard(x: Array, k: Number) -> Array:
     else:
         each = memory.packed(k)
         k_at = memory.address(each)
-    job, n = (memory.address(x), k_at, memory.address(out)), x.shape[-1]
-    whole = min(max(ceil(number), 1), n) if number > 0 else 1
-    room = 2 * kept_of(n, whole) * ROWS * max(x.itemsize, 4) // 8
+    job = memory.address(x), k_at, memory.address(out)
+    room = room_of_choices(x.shape[-1], number, max(x.itemsize, 4))
     _offer("choices", x, job, number, room, (out, each), cleared=())
     return out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from kofn.kernels.cpu.runtime.layout import REGISTER
 
 # A job, the integers that every thread on it reads: those of shares.py first. Of the numbers, the
@@ -38,6 +40,12 @@ def kept_of(n: int, k: int) -> int:
     while kept < min(k, n + 1 - k):
         kept *= 2
     return kept if n <= SHORTEST or n * kept <= ABREAST * BLOCK else 0
+
+
+def room_of_choices(n: int, k: float, size: int) -> int:
+    """Return the words that a thread needs for hard choices: columns of rows abreast, twice."""
+    whole = min(max(ceil(k), 1), n) if k > 0 else 1
+    return 2 * kept_of(n, whole) * ROWS * size // 8
 
 
 def room_of(n: int, k: int) -> int:

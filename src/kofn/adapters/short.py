@@ -1,0 +1,99 @@
+"""Calls on small torch tensors like those of a call before: nothing is checked again.
+
+What follows from the shape, the dtype and the numbers of such a call takes longer to find than its
+answer does. From the second call on it is kept here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kofn import kernels
+from kofn.arrays import torch as of_torch
+from kofn.links import table
+from kofn.operations.choice import GATES
+from kofn.operations.operation import Operation
+from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
+
+MOST = 256
+"""Calls that are kept; before there are more, all are forgotten."""
+
+_kept: dict[Any, Any] = {}
+"""By all but the scores: their Call of adapters/torch/eager.py, or whether there is one."""
+
+
+def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: Any, dim: Any) -> Any:
+    """Return the answer of an operation on unmasked scores; None if a call is to be checked."""
+    if type(dim) is not int or dim != -1:
+        return None
+    call = _kept_of(operation, scores, k, link, temperature)
+    if not call:
+        return None
+    learned = scores.requires_grad and sys.modules["torch"].is_grad_enabled()
+    if learned:
+        return sys.modules["kofn.adapters.torch.eager"].apply(call, scores)
+    found, _, lost = call.ready(scores, learned)
+    return None if lost else found
+
+
+def gates(
+    scores: Any, k: Any, link: Any, temperature: Any, bias: Any, again: Callable[..., Any]
+) -> Any:
+    """Return (gates, indices) of a normalized mixture, by one node of autograd; None as `answer`.
+
+    The bias is per entry, or None. The function `again` of scores and indices returns gates that
+    have second derivatives.
+    """
+    call = _kept_of(GATES, scores, k, link, temperature) if type(k) is int and k > 0 else None
+    if not call or not scores.equal(scores):  # a NaN spoils the gates of a row
+        return None
+    if bias is not None and (not of_torch.state.is_plain(bias) or bias.shape != scores.shape[-1:]):
+        return None
+    from kofn.adapters.torch.gates import apply
+
+    found, indices = apply(call, again, scores, bias)
+    return None if found is None else (found, indices)
+
+
+def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:
+    """Return the Call that is kept of such a call, or what is false."""
+    if "torch" not in sys.modules or not of_torch.state.is_eager(x) or not x.is_cpu:
+        return None
+    if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):
+        return None
+    if type(link) is not str or x.is_nested or x.is_neg() or not x.is_contiguous():
+        return None
+    key = operation, x.shape, x.dtype, k, link, temperature
+    kept = _kept.get(key)
+    if kept is True:
+        given = given_for_kernels(x, k, table.resolve(link), temperature, -1, None, halves=True)
+        _kept[key] = kept = _call_of(operation, given) or False
+    elif kept is None:
+        if len(_kept) >= MOST:
+            _kept.clear()
+        _kept[key] = True
+    return kept if kernels.wanted() else None
+
+
+def _call_of(operation: Operation, given: Given) -> Any:
+    """Return what is kept of a call with such arguments, or None if it is no short one."""
+    x, k, t, link, form, _ = given
+    backend = kernels.serving_of("rows", x, "torch", link, operation.offered)
+    numbers = k, t, 0.0 if link.alpha is None else link.alpha
+    if backend is None or given.is_half or any(type(each) is not float for each in numbers):
+        return None
+    ready = kernels.ready()
+    if not form.n or not ready.serves(x.shape):
+        return None
+    from kofn.adapters.torch.eager import Call
+
+    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, link)
+    there, back = (getattr(ready, each.ready)(rows) for each in (operation, *operation.back))
+    left = operation.of.without_tensors(given)
+    return Call(operation, _run, backend, left, (), 0, 1, there, back)
+
+
+def _run(operation: Operation, backend: Any, rows: Any, *own: Any) -> Any:
+    return operation.kernel(backend, rows, *own)

@@ -1,0 +1,47 @@
+"""The gates of a router as one node of autograd (test_adapters_short.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.adapters.torch.eager import Call
+from kofn.arrays.kinds import deleted
+from kofn.arrays.torch.state import is_eager
+
+
+class _Gates(torch.autograd.Function):
+    """Softmax of the k largest scores, times 1 + weights − stop(weights)."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, again: Any, x: Tensor, bias: Tensor | None) -> Any:
+        compared = x
+        if bias is not None:
+            compared = torch.where(deleted(x), -torch.inf, x + bias.to(x.dtype))
+        assert call.ready is not None
+        gates, indices, *kept, lost = call.ready(x, compared)
+        if lost:
+            return None, None
+        ctx.call, ctx.again = call, again
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(indices)
+        # The caller may write over the gates.
+        ctx.save_for_backward(x, indices, gates.clone(), *kept)
+        return gates, indices
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None, _: Any) -> Any:
+        if cotangent is None:
+            return None, None, None, None
+        x, indices, *kept = ctx.saved_tensors
+        if not torch.is_grad_enabled() and is_eager(cotangent):
+            return None, None, ctx.call.ready_back(x, cotangent, indices, *kept), None
+        with torch.enable_grad():
+            answer = ctx.again(x, indices)
+            return None, None, *torch.autograd.grad(answer, x, cotangent, create_graph=True), None
+
+
+apply: Callable[..., Any] = super(torch.autograd.Function, _Gates).apply

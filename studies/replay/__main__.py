@@ -1,0 +1,5 @@
+"""`python -m studies.replay`."""
+
+from studies.frame.command import main
+
+main("replay")

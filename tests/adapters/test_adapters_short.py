@@ -1,0 +1,209 @@
+"""Short calls that were made before: their answers, their frames, and what goes the long way."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import kofn
+from kofn.adapters import short
+from kofn.links.table import TABLE
+from kofn.operations.topk import WEIGHTS
+
+MAPS = {
+    "soft_topk": partial(kofn.soft_topk, k=2.5),
+    "hard": partial(kofn.soft_topk, k=2, hard=True),
+    "softmax": kofn.softmax,
+    "sparsemax": kofn.sparsemax,
+    **{name: partial(kofn.soft_topk, k=2, link=name, temperature=0.7) for name in TABLE},
+}
+
+ROWS = torch.tensor([[0.3, -1.0, 0.2, 2.0], [1.0, 0.4, -0.7, 0.1], [3e8, -3e8, 0.0, 1.0]])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(short, "_kept", {})
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+
+
+def all_of(function, x):
+    """The answer, its gradient, a second derivative, and the answer that nothing records."""
+    x = x.detach().requires_grad_()
+    p = function(x)
+    weights = torch.linspace(-1, 1, p.numel(), dtype=p.dtype).reshape(p.shape)
+    (first,) = torch.autograd.grad(p, x, weights, retain_graph=True)
+    (slope,) = torch.autograd.grad(p, x, weights, create_graph=True)
+    (second,) = torch.autograd.grad(slope.square().sum(), x)
+    return p.detach(), first, slope.detach(), second, function(x.detach())
+
+
+def is_kept(function, x):
+    """Whether a call is answered the short way."""
+    for _ in range(3):
+        function(x)
+    return any(type(each) is not bool for each in short._kept.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MAPS)
+def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch):
+    """Rows that a kernel gives up on are among them."""
+    for x in (ROWS.to(dtype), torch.linspace(-2, 3, 150, dtype=dtype).sin().repeat(2, 1)):
+        before = all_of(MAPS[name], x)
+        assert is_kept(MAPS[name], x)
+        for one, other in zip(before, all_of(MAPS[name], x), strict=True):
+            assert torch.equal(one, other)
+        with monkeypatch.context() as patch:
+            patch.setattr(short, "answer", lambda *_: None)
+            for one, other in zip(before, all_of(MAPS[name], x), strict=True):
+                assert torch.equal(one, other)
+
+
+def test_it_takes_few_calls():
+    x, home, found = ROWS[:2].clone().requires_grad_(), str(Path(kofn.__file__).parent), []
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(home):
+            found.append(frame.f_code.co_qualname)
+
+    for hard, most in ((False, 10), (True, 11)):
+        call = partial(kofn.soft_topk, x, 2, hard=hard)
+        assert is_kept(partial(kofn.soft_topk, k=2, hard=hard), x)
+        back = partial(call().backward, torch.ones_like(x), retain_graph=True)
+        for function, limit in ((call, most), (back, 6)):
+            found.clear()
+            sys.setprofile(count)
+            try:
+                function()
+            finally:
+                sys.setprofile(None)
+            assert len(found) <= limit, found
+
+
+def test_arguments_are_still_checked():
+    for _ in range(3):
+        kofn.soft_topk(ROWS, 1)
+    for options in (dict(k=True), dict(k=5), dict(k=1, hard=1), dict(k=1, dim=True)):
+        with pytest.raises((TypeError, ValueError)):
+            kofn.soft_topk(ROWS, **options)
+    with pytest.raises(TypeError):
+        kofn.soft_topk(ROWS, 1, temperature=True)
+    with pytest.raises(ValueError, match="link"):
+        kofn.soft_topk(ROWS, 1, link="none")
+
+
+def test_k_of_every_kind_is_told_apart():
+    for k in (1, 2, 2.0, 1.5, torch.tensor([1.0, 2.0, 3.0])):
+        for _ in range(3):
+            total = kofn.soft_topk(ROWS.double(), k).sum(-1)
+        assert torch.allclose(total, torch.as_tensor(k).double().expand(3))
+
+
+LONG = {
+    "masked": lambda: kofn.soft_topk(ROWS, 2, mask=ROWS > 0),
+    "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
+    "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
+    "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS[:2]), 2),
+    "half precision": lambda: kofn.soft_topk(ROWS.half(), 2),
+    "mapped over": lambda: torch.vmap(lambda x: kofn.soft_topk(x, 2))(ROWS),
+    "differentiated": lambda: torch.func.grad(lambda x: kofn.soft_topk(x, 2)[0, 0])(ROWS),
+    "forward": lambda: torch.func.jvp(lambda x: kofn.soft_topk(x, 2), (ROWS,), (ROWS,))[1],
+    "without entries": lambda: kofn.soft_topk(ROWS[:, :0], 0),
+    "without rows": lambda: kofn.soft_topk(ROWS[:0], 2),
+    "long": lambda: kofn.soft_topk(torch.linspace(0, 1, 40_000).reshape(4, -1), 2),
+    "many": lambda: kofn.soft_topk(torch.linspace(0, 1, 4_000).reshape(-1, 2), 1),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_others_go_the_long_way(name, monkeypatch):
+    """They do so after a call of the same shape as well, and have the answer of a first one."""
+    first = LONG[name]()
+    for _ in range(3):
+        kofn.soft_topk(ROWS, 2), kofn.soft_topk(ROWS[:2], 2)
+    answer, found = short.answer, []
+
+    def watched(*arguments):
+        found.append(answer(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(short, "answer", watched)
+    again = LONG[name]()
+    assert all(each is None for each in found)
+    assert torch.equal(first, again)
+
+
+def test_without_kernels_nothing_is_kept(monkeypatch):
+    assert is_kept(partial(kofn.soft_topk, k=2), ROWS)
+    by_kernel = kofn.soft_topk(ROWS, 2)
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    assert torch.allclose(kofn.soft_topk(ROWS, 2), by_kernel, atol=1e-5)
+    assert short.answer(WEIGHTS, ROWS, 2, "logistic", 1.0, -1) is None
+    monkeypatch.setenv("KOFN_KERNELS", "none")
+    with pytest.raises(ValueError, match="KOFN_KERNELS"):
+        kofn.soft_topk(ROWS, 2)
+
+
+ROUTERS = {
+    "plain": {},
+    "cold": dict(link="linear", temperature=0.3),
+    "balanced": dict(balance=1e-2),
+    "by quantiles": dict(balance="quantile"),
+    "of all": dict(normalize=False),
+    "by sigmoids": dict(score_function="sigmoid"),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_gates_of_one_node_have_the_same_bits(name, monkeypatch):
+    def run():
+        torch.manual_seed(0)
+        router = kofn.nn.TopKRouter(8, 6, 2, **ROUTERS[name])
+        h, weights = torch.randn(20, 8, requires_grad=True), torch.randn(20, 2)
+        found = []
+        for _ in range(3):
+            logits, gates, indices = router(h)
+            (slope,) = torch.autograd.grad(gates, h, weights, create_graph=True)
+            found += [logits, gates, indices, slope, *torch.autograd.grad(slope.square().sum(), h)]
+            plain = router(h)[1]
+            plain.mul_(2)  # the caller's own
+            found += [router.counts.clone(), *torch.autograd.grad(plain, router.weight, weights)]
+            router.step()
+        return found, gates.grad_fn.name()
+
+    found, node = run()
+    assert (node == "_GatesBackward") == (name in ("plain", "cold", "balanced", "by quantiles"))
+    monkeypatch.setattr(short, "gates", lambda *_: None)
+    others, node = run()
+    assert node != "_GatesBackward"
+    assert all(torch.equal(one, other) for one, other in zip(found, others, strict=True))
+
+
+def test_a_nan_spoils_the_gates_of_its_row():
+    router, h = kofn.nn.TopKRouter(8, 6, 2), torch.randn(20, 8)
+    for _ in range(3):
+        assert router(h)[1].isfinite().all()
+    h[3, 0] = torch.nan
+    assert router(h)[1].isnan().any(-1).nonzero().tolist() == [[3]]
+
+
+def test_so_many_are_kept():
+    for step in range(3 * short.MOST):
+        kofn.soft_topk(ROWS, 2, temperature=1 + step / 1000)
+    assert len(short._kept) <= short.MOST
+
+
+def test_checkpoints_and_hooks_see_the_memory():
+    x, kept = ROWS.clone().requires_grad_(), []
+    assert is_kept(partial(kofn.soft_topk, k=2), x)
+
+    def pack(tensor):
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kofn.soft_topk(x, 2)
+    assert kept == [(3, 4), (2, 3)]

@@ -7,9 +7,6 @@ from places import ROOT, TESTS
 from test_docs import PAGES
 from test_readme import blocks
 
-NOT_YET = {"normal_rsample"}
-"""Those that none uses. It only gets shorter: what is new comes with a use."""
-
 GUIDES = re.compile(r"guide\.md|(guides|coming_from)/.*|integrations_.*")
 
 
@@ -48,16 +45,8 @@ def everywhere():
             yield path.read_text(encoding="utf-8")
 
 
-def unused():
-    return public() - set().union(*map(used, everywhere()))
-
-
 def test_every_public_function_is_used_by_a_guide_an_example_or_a_study():
-    assert sorted(unused() - NOT_YET) == []
-
-
-def test_what_is_not_used_yet_is_public():
-    assert sorted(NOT_YET - public()) == []
+    assert sorted(public() - set().union(*map(used, everywhere()))) == []
 
 
 def test_an_import_or_a_word_is_no_use():

@@ -45,7 +45,7 @@ class Following:
     def __init__(self, name: str) -> None:
         self.name = name
         number = next(_numbers)
-        self.number = torch.tensor(number, device="cpu")
+        self.number = torch.tensor(number, dtype=torch.int64, device="cpu")
         _followed[number] = self
         self.has_replayed = self.records = False
         self.table: Tensor | None = None  # [tokens, k], of a replay that is on
@@ -145,7 +145,9 @@ class Following:
             return table[calls[0].start : calls[0].start + tokens]
         marks = torch.stack([each.mark for each in calls])
         nearest = (marks - mark).square().sum(-1).argmin()  # no look at it: a device need not wait
-        starts = torch.tensor([each.start for each in calls], device=table.device)
+        starts = torch.tensor(
+            [each.start for each in calls], dtype=torch.int64, device=table.device
+        )
         return table[starts[nearest] + torch.arange(tokens, device=table.device)]
 
 

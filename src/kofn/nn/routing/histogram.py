@@ -106,12 +106,12 @@ def _log2(numbers: Tensor) -> Tensor:
 def _counted(places: Tensor, weights: Tensor | None, bins: int) -> Tensor:
     """Return the counts of places in [0, bins), [E, bins], of places [T, E]; others are clamped."""
     experts = places.shape[-1]
+    starts = bins * torch.arange(experts, device=places.device)
     if weights is None:  # to count is quicker than to scatter
-        own = places.clamp_(0, bins - 1).to(torch.int64).add_(bins * torch.arange(experts))
+        own = places.clamp_(0, bins - 1).to(torch.int64).add_(starts)
         return own.flatten().bincount(minlength=experts * bins).view(experts, bins)
     weights = weights[:, None] * places.isfinite()
-    places = places.nan_to_num(0.0, 0.0, 0.0).clamp(0, bins - 1).to(torch.int64)
-    places = places + bins * torch.arange(experts, device=places.device)
+    places = places.nan_to_num(0.0, 0.0, 0.0).clamp(0, bins - 1).to(torch.int64) + starts
     zeros = weights.new_zeros(experts * bins)
     return zeros.scatter_add(0, places.flatten(), weights.flatten()).view(experts, bins)
 

@@ -167,24 +167,11 @@ class QuantileBias(ExpertBias):
                 found = _with_ties(found, required, tokens.float() * self.k / len(self.bias), mask)
             _average(self, found, tokens)
         elif mask is None and are_finite(required):
-            self._count(required, None)
+            _count(self, required, None)
         else:
-            self._count(required, once(known_tokens(required, mask).to(torch.int64)))
+            _count(self, required, once(known_tokens(required, mask).to(torch.int64)))
 
-    def _count(self, required: Tensor, weights: Tensor | None) -> None:
-        bins = self.bins or 0
-        if weights is not None:
-            self.infinite.add_(counts_of_infinite(required, weights))
-        if self.unit:
-            bias = self.bias.to(required.dtype)
-            least, greatest = bias.min() - 1, bias.max() + 1
-            self.histogram.add_(counts_in_range(required, weights, least, greatest, bins))
-            return
-        required = without_outliers(required, self.bias)
-        grid = self._widen(torch.maximum(self.ends, range_of(required, weights)))
-        self.histogram.add_(grid.counts(required, weights))
-
-    def _widen(self, whole: Tensor) -> Grid:
+    def widened(self, whole: Tensor) -> Grid:
         """Go over to the grid of a range that has this one in it."""
         grid = Grid(whole, self.bins or 0)
         if is_at_hand(whole) and (whole.equal(self.ends) or self.ends[0] == -torch.inf):
@@ -202,7 +189,7 @@ class QuantileBias(ExpertBias):
     @torch.no_grad()
     def widen(self, span: Tensor) -> None:
         """Go over to the grid of all processes."""
-        self._widen(span)
+        self.widened(span)
 
     def load(self) -> Tensor:
         """Return what processes sum: counts, or sums and tokens in float64, exact to 2⁵³."""
@@ -260,6 +247,21 @@ def _just_above(values: Tensor) -> Tensor:
     above = torch.nextafter(values.float(), torch.full_like(values, torch.inf).float())
     tiny = torch.finfo(torch.float32).tiny
     return torch.where(above.abs() < tiny, tiny, above).to(values.dtype)
+
+
+def _count(balance: QuantileBias, required: Tensor, weights: Tensor | None) -> None:
+    """Add what tokens require to the histogram; all count once if there are no weights."""
+    bins = balance.bins or 0
+    if weights is not None:
+        balance.infinite.add_(counts_of_infinite(required, weights))
+    if balance.unit:
+        bias = balance.bias.to(required.dtype)
+        least, greatest = bias.min() - 1, bias.max() + 1
+        balance.histogram.add_(counts_in_range(required, weights, least, greatest, bins))
+        return
+    required = without_outliers(required, balance.bias)
+    grid = balance.widened(torch.maximum(balance.ends, range_of(required, weights)))
+    balance.histogram.add_(grid.counts(required, weights))
 
 
 def _average(balance: QuantileBias, bias: Tensor, tokens: Tensor) -> None:

@@ -231,7 +231,7 @@ def _padded(indices: Any, mask: Tensor, routers: dict[str, Routing]) -> Tensor:
 
 def _integers(given: Any, name: str) -> Tensor:
     try:
-        found = given if isinstance(given, Tensor) else torch.tensor(np.asarray(given))
+        found = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
         kind = str(found.dtype)
     except (TypeError, ValueError, RuntimeError):
         found, kind = None, type(given).__name__

@@ -60,7 +60,9 @@ class Kept(NamedTuple):
         if is_torch(x):
             found = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
-            found = nothing.at[at].add(values)
+            # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
+            xp = namespace(x)
+            found = xp.where(xp.ones_like(x, dtype=bool), nothing, x).at[at].add(values)
         else:
             np.add.at(nothing, at, values)
             found = nothing

@@ -175,6 +175,7 @@ docs: $(READY)  ## draw the figures of the documentation, and write README's tim
 	$(BIN)/python docs/make_nn_figures.py
 	$(BIN)/python docs/make_rooms_figure.py
 	$(BIN)/python docs/make_study_figures.py
+	$(BIN)/python docs/make_curves_figure.py
 	$(BIN)/kofn select --force
 	cp kofn-select/selection.png docs/images/feature_selection.png
 

@@ -2,6 +2,9 @@
 
 python benchmarks/attention.py [rounds]: forward and backward at (4, 8, 256×256, 64) on one CPU
 thread, the median of that thread's time; the kinds take turns, so that load hits all alike.
+
+python benchmarks/attention.py lengths: Taylor softmax against length, with and without its
+weights, and softmax, for one head of 32 features; the least of a few rounds.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,6 +64,30 @@ def calls(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
     return found
 
 
+WAYS: dict[str, Callable[..., Any]] = {
+    "taylor": partial(nn.sparse_attention, weights="taylor"),
+    "causal": partial(nn.sparse_attention, weights="taylor", is_causal=True),
+    "all weights": lambda *each: nn.sparse_attention(*each, weights="taylor", need_weights=True)[0],
+    "softmax": softmax_attention,
+}
+
+
+def lengths(rounds: int = 5) -> None:
+    """Print the time of forward and backward at each length."""
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    for length in (1024, 2048, 4096, 8192, 16384):
+        inputs = [torch.randn(1, length, 32, generator=draw).requires_grad_() for _ in range(3)]
+        ways = list(WAYS)[: 4 if length <= 8192 else 2]
+        best = dict.fromkeys(ways, float("inf"))
+        for _ in range(rounds):
+            for name in ways:
+                began = time.thread_time()
+                torch.autograd.grad(WAYS[name](*inputs).sum(), inputs)
+                best[name] = min(best[name], time.thread_time() - began)
+        print(length, {name: f"{1e3 * seconds:.0f} ms" for name, seconds in best.items()})
+
+
 def main(rounds: int = 15) -> None:
     torch.set_num_threads(1)
     for dtype in (torch.float32, torch.bfloat16):
@@ -77,4 +105,7 @@ def main(rounds: int = 15) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:] == ["lengths"]:
+        lengths()
+    else:
+        main(*map(int, sys.argv[1:]))

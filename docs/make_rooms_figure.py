@@ -51,6 +51,7 @@ BOXES = {
     "losses": Box(5.0, 2.7, "topk_loss, softmax_loss, …"),
     "metrics": Box(7.9, 2.6, "softness, temperature_for"),
     "projections": Box(9.33, 1.65, "simplices, balls, …"),
+    "balance": Box(7.4, 1.7, "even loads"),
     "subsets": Box(1.9, 2.7, "probabilities of k-subsets", public=False),
     "maps": Box(5.0, 2.7, "soft_topk, softmax, …"),
     "classic": Box(7.9, 2.6, "older maps, to compare"),

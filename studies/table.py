@@ -126,6 +126,7 @@ PRUNERS = {
     "single": "nn.prune of all layers but the last",
     "blocks": "the same with pattern=(4, 1)",
     "channels": 'the same with pattern="channel", which are taken out',
+    "channels-k": "the same by the number of channels, not of weights",
 }
 NETWORKS = {
     "mlp": "a perceptron 64-300-100-10",

@@ -16,7 +16,7 @@ FLOORS = (
     ("adapters",),
     ("maps", "subsets", "classic"),
     ("distributions", "losses", "metrics", "streaming"),
-    ("estimators", "distributed", "projections"),
+    ("estimators", "distributed", "balance", "projections"),
     ("nn",),
     ("feature_selection", "onnx", "integrations"),
     ("commands",),

@@ -29,6 +29,7 @@ MODULES = (
     "kofn.estimators",
     "kofn.metrics",
     "kofn.schedules",
+    "kofn.balance",
     "kofn.classic",
     "kofn.projections",
     "kofn.distributed",

@@ -18,7 +18,7 @@ SOURCES = ROOT / "src"
 FOLDER = "reference"
 # Modules whose names have a page of their own, after the groups of kofn itself.
 MODULES = (
-    *("links", "losses", "estimators", "metrics", "schedules", "projections", "classic"),
+    *("links", "losses", "estimators", "metrics", "schedules", "balance", "projections", "classic"),
     *("nn", "distributed", "streaming", "feature_selection", "onnx"),
 )
 

@@ -42,6 +42,7 @@ from kofn.maps.sparse_softmax import *
 from kofn.maps.topk import *
 
 if _typing.TYPE_CHECKING:
+    from kofn import balance as balance
     from kofn import classic as classic
     from kofn import distributed as distributed
     from kofn import estimators as estimators
@@ -150,6 +151,7 @@ __all__ = [
 
 
 _ROOMS = (
+    "balance",
     "classic",
     "distributed",
     "estimators",

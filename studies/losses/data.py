@@ -31,5 +31,6 @@ def images_of(name: str, seed: int) -> Digits:
         )
     images, labels = mnist()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    held_out, rows = order.split([n := int(data.HELD_OUT * len(labels)), len(labels) - n])
+    count = int(data.HELD_OUT * len(labels))
+    held_out, rows = order[:count], order[count:]
     return Digits(images[rows], labels[rows], images[held_out], labels[held_out])

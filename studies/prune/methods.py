@@ -126,6 +126,7 @@ class ButLast(Way):
     """
 
     pattern: str | tuple[int, int] | None = None
+    by_weights = True
 
     def start(self) -> None:
         last = [name for name in self.names if name.endswith("weight")][-1]
@@ -135,7 +136,7 @@ class ButLast(Way):
             schedule=PruningSchedule(self.steps),
             exclude=last,
             pattern=self.pattern,
-            costs=one_each,
+            costs=one_each if self.by_weights else None,
         )
 
     parameters, after = Kofn.parameters, Kofn.after
@@ -154,6 +155,12 @@ class Channels(ButLast):
     """Output channels, which are taken out in the end."""
 
     pattern = "channel"
+
+
+class NumberedChannels(Channels):
+    """The same by one k over channels, of which a share is removed: each costs 1."""
+
+    by_weights = False
 
 
 def one_each(name: str, module: nn.Module) -> float:
@@ -270,4 +277,5 @@ METHODS = {
     "single": Method(ButLast, "#0072B2", groups=False),
     "blocks": Method(Blocks, "#009E73", groups=False),
     "channels": Method(Channels, "#D55E00", groups=False),
+    "channels-k": Method(NumberedChannels, "#E69F00", groups=False),
 }

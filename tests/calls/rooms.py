@@ -10,7 +10,7 @@ import numpy as np
 import kofn
 from calls.call import ALL, WITH_GRADIENTS, Call
 from calls.data import COSTS, MASK, OF_ROWS, SETS, SOFT, TOPK, WEIGHTS, WHOLE_K, K, T, X
-from kofn import classic, estimators, metrics, projections, streaming
+from kofn import balance, classic, estimators, metrics, projections, streaming
 
 
 def cost_of(sample: Any) -> Any:
@@ -87,6 +87,9 @@ def of_rooms() -> Iterator[Call]:
     }
     for name, (given, learned) in shapes.items():
         yield Call(f"kofn.projections.{name}", getattr(projections, name), given, learned)
+    given = {"scores": X, "k": 2, "bias": COSTS[0] - 1, "mask": np.array([True, True, False])}
+    one = ("the tokens of a batch",)
+    yield Call("kofn.balance.quantile_bias", balance.quantile_bias, given, together=one)
     streams: dict[str, Mapping] = {
         "hard_topk": {"scores": X, "k": 4},
         "quantile": {"x": X, "q": 0.3},

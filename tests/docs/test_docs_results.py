@@ -1,5 +1,6 @@
 """What the pages say of seeds, spreads and winners is what docs/results holds."""
 
+import json
 import re
 from itertools import product
 from statistics import fmean
@@ -316,6 +317,24 @@ def test_what_is_said_of_losses():
     assert -min(leads("scratch", "accuracy", "epsilon")) >= worst
 
 
+# --- examples that learn through samples ---
+
+
+def test_the_tables_of_what_learns_through_samples():
+    found = json.loads((DOCS / "results" / "curves.json").read_text(encoding="utf-8"))
+    page = PAGES["estimators_examples.md"]
+    assert set(re.findall(r"examples/(\w+)\.py", page)) == found.keys()
+    for name, ways in found.items():
+        rows = table(page[page.index(f"examples/{name}.py") :], "| Way |")
+        assert [label.replace("`", "") for label in rows] == [*ways]
+        for label, curves in ways.items():
+            assert len(curves) == 5
+            (cells,) = (rows[row] for row in rows if row.replace("`", "") == label)
+            half, end = ([each[at][1] for each in curves] for at in (len(curves[0]) // 2 - 1, -1))
+            form = ".1f" if "evidence bound, nats" in cells else ".3f"
+            assert [*cells.values()] == [shown(v, form).replace("-", "−") for v in (half, end)]
+
+
 # --- routers ---
 
 ROUTERS = {
@@ -422,6 +441,27 @@ def test_what_is_said_of_routers():
     assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
 
 
+UNITS = {
+    "single weights": "single",
+    "blocks of 4 × 1": "blocks",
+    "channels, by weights": "channels",
+}
+
+
+def test_the_table_of_units_of_pruning():
+    runs, page = stored("prune_units")[1], PAGES["nn_pruning.md"]
+    for label, method in UNITS.items():
+        cells = []
+        for removed in ("0.5", "0.8", "0.95"):
+            found = [r["measured"] for r in runs if r["key"][1:3] == (method, removed)]
+            right, kept = (fmean(each) for each in zip(*found, strict=True))
+            cells.append(f"{right:.3f} ({kept:,.0f})")
+        assert f"| {label} | {' | '.join(cells)} |" in page
+    dense = fmean(r["measured"][0] for r in runs if r["key"][1] == "dense")
+    (stated,) = said(page, r"Dense, it is (\S+) with 50,200 weights")
+    assert stated == round(dense, 3)
+
+
 # --- autoencoders ---
 
 AUTOENCODERS = {
@@ -475,6 +515,30 @@ def test_the_table_of_balances_is_what_was_measured():
             *(f"{small.violation:.2f}", f"{small.held_out:.2f}", f"{small.changed:.3f}"),
         ]
         assert [cell.strip() for cell in cells[label]] == found, method
+
+
+def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
+    bench = (DOCS.parent / "benchmarks" / "results" / "bench.md").read_text(encoding="utf-8")
+    timed = table(bench[bench.index("### Attention: 1,024 × 1,024, k = 32, float32") :], "|  |")
+    names = {
+        "**`kofn.soft_topk`**": "soft_topk, logistic",
+        "`torch.topk`, straight-through": "torch.topk",
+        "sigmoid and your own bisection": "sigmoid, bisected",
+        "**`kofn.sparsemax`**": "sparsemax",
+        "`sparsemax` of the entmax package": "entmax.sparsemax",
+    }
+    ours = {
+        name: row["time"] for name, row in table(FRONT["README.md"], "| | its weights |").items()
+    }
+    assert {name for name, time in ours.items() if time} == {*names}
+    for name, measured_as in names.items():
+        row = timed[measured_as]
+        for said_as, way in zip(
+            ours[name].split(", "), ("forward", "forward + backward"), strict=True
+        ):
+            exact = float(row[way].split()[0])
+            places = len(said_as.partition(".")[2])
+            assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
 
 
 # --- choices made twice ---

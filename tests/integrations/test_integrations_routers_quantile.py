@@ -61,6 +61,21 @@ def test_the_choice_is_that_of_the_bias_and_the_gates_do_not_know_it(model):
     assert (slope != 0).all()
 
 
+@every_model
+def test_a_bias_that_stock_models_leave_out_is_told_once_when_it_is_saved(model, caplog):
+    from kofn.integrations.transformers.routers import table
+
+    table.tell_of_saving.cache_clear()
+    patched(model).state_dict()  # without a balance
+    assert not caplog.records
+    net = patched(model, options=QUANTILE)
+    for _ in range(2):
+        net.state_dict()
+    said = [each.message for each in caplog.records if each.name == "kofn.integrations"]
+    assert len(said) == (model not in GROUPED)
+    assert all("loaded without patch_routers" in each for each in said)
+
+
 @pytest.mark.parametrize("model", GROUPED)
 def test_the_bias_is_the_stock_models_own(model, tmp_path):
     from transformers import AutoModelForCausalLM

@@ -24,6 +24,7 @@ ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD
 OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
 SUMMED = ("write", "mend", "closely")
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
+SINGLE_STEP = r"= f(?:add|sub|mul|cmp|div)[a-z ]* double "
 OF_ALPHA = *layout.IN_ALPHA, *layout.LOG_IN_ALPHA, *layout.LOSS_IN_ALPHA
 OTHER_LOOPS |= dict.fromkeys(OF_ALPHA, "alpha_loops")
 BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST})
@@ -90,6 +91,23 @@ def test_lanes_with_an_alpha_each_are_vectors(name):
     module = "alpha_loops" if name in layout.IN_ALPHA_ABREAST else "interleaved"
     code = optimised(launch.pass_code(module, name, contract.POWER, 4))
     assert not re.findall(SINGLE, code)
+
+
+@pytest.mark.parametrize("code", [launch.FORWARD, launch.AFTER], ids=["forward", "back"])
+def test_steps_of_the_search_are_vectors(code):
+    """One that loops lane by lane took as long as a group's other steps together."""
+    text = optimised(code)
+    bodies = re.findall(
+        r"^define [^\n]*search_lanes\d+(\w+?_all)B(.*?)^}", text, re.DOTALL | re.MULTILINE
+    )
+    found = {
+        name: (" x double>" in body, len(re.findall(SINGLE_STEP, body))) for name, body in bodies
+    }
+    assert len(found) > 3
+    # What is the same for all lanes is computed once.
+    assert {
+        name for name, (vectors, singles) in found.items() if not vectors or singles > 3
+    } == set()
 
 
 def test_no_function_is_compiled_with_the_options_of_its_first_caller():

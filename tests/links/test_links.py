@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -128,6 +129,22 @@ def test_a_kink_takes_one_side_in_pdf_and_automatic_derivative():
 
 def user_logistic(**more):
     return Link(lambda z: 1 / (1 + np.exp(-z)), lambda z: 1 / (2 + np.exp(z) + np.exp(-z)), **more)
+
+
+@pytest.mark.parametrize("name", TWO_TAILS)
+def test_higher_derivatives_of_logarithms_on_jax_are_those_of_float64(name):
+    link = INNER[name]
+    points = np.array([-60.5, -30.5, -12.5, -9.7, -3.3, -0.4, 0.7, 4.2])
+    on_jax, z = link.log_cdf, torch.tensor(points, requires_grad=True)
+    exact = link.log_cdf(z)
+    for most in (1e-5, 5e-5, 5e-4):
+        on_jax = jax.vmap(jax.grad(on_jax))
+        (exact,) = torch.autograd.grad(exact.sum(), z, create_graph=True)
+        found = on_jax(jnp.asarray(points, "float32"))
+        assert found == pytest.approx(exact.detach().numpy(), rel=1e-5, abs=most)
+
+        def on_jax(z, slope=on_jax):
+            return slope(z[None])[0]
 
 
 def test_what_a_users_link_leaves_out_is_derived(rng):

@@ -56,7 +56,7 @@ def test_what_is_meant_exists():
 ROOMS = ("nn", "losses", "metrics", "links", "schedules", "estimators", "projections", "streaming")
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "distributed", "feature_selection"])
+@pytest.mark.parametrize("room", [*ROOMS, "balance", "distributed", "feature_selection"])
 def test_each_room_answers_for_names_of_others_with_its_own(room):
     module = import_module(f"kofn.{room}")
     for own in module.__all__:

@@ -56,7 +56,11 @@ def test_every_method_prunes_both_networks_and_is_reported(here):
 
 
 def test_units_are_removed_for_the_same_number_of_weights_of_all_layers_but_the_last(here):
-    ways = [each for name in ("single", "blocks", "channels") for each in ("--method", name)]
+    ways = [
+        each
+        for name in ("single", "blocks", "channels", "channels-k")
+        for each in ("--method", name)
+    ]
     result = run("--steps", 3, "--seeds", 1, "--removed", 0.5, *ways)
     assert result.exit_code == 0, result.output
     found = json.loads((here / "kofn-prune/prune.json").read_text())
@@ -65,6 +69,7 @@ def test_units_are_removed_for_the_same_number_of_weights_of_all_layers_but_the_
         assert kept["single"] == pruned // 2 + last
         assert pruned // 2 + last - 4 < kept["blocks"] <= pruned // 2 + last
         assert kept["channels"] < pruned // 2 + last  # the inputs of the next layer are out, too
+        assert kept["channels-k"] < 0.6 * (pruned + last)
 
 
 def test_help_names_every_method_and_network():

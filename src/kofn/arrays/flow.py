@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kofn.arrays import torch as of_torch
-from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, is_torch, namespace
-from kofn.arrays.tracing import is_at_hand, is_compiling, is_known
+from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, is_numpy, is_torch, namespace
+from kofn.arrays.tracing import is_compiling, is_known
 from kofn.arrays.typing import ArrayT
 
 State = TypeVar("State")
@@ -49,13 +49,26 @@ def _may_be_spread(x: Any) -> bool:
 
 def only_if(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(flags, torch.Tensor):  # as `is_at_hand`, with fewer calls
+        known = flags.is_cpu and of_torch.state.is_eager(flags)
+        return otherwise if known and not flags.any() else function()
     if is_jax(flags):
         from jax import lax
 
         from kofn.arrays.jax.any import any_of
 
         return lax.cond(any_of(flags), function, lambda: otherwise)
-    return otherwise if is_at_hand(flags) and not flags.any() else function()
+    return otherwise if is_numpy(flags) and not flags.any() else function()
+
+
+def only_if_like(x: Array) -> Callable[..., Any]:
+    """Return `only_if` for flags of arrays like `x`, which is asked once: a search has many."""
+    return _only_if_any if is_torch(x) and x.is_cpu and of_torch.state.is_eager(x) else only_if
+
+
+def _only_if_any(flags: Any, function: Callable[[], State], otherwise: State) -> State:
+    return function() if flags.any() else otherwise
 
 
 def while_loop(

@@ -45,11 +45,14 @@ def framework(x: object) -> str | None:
     return "numpy" if is_numpy(x) else None
 
 
+_OF_TORCH = "kofn.arrays.torch.namespace"
+
+
 def namespace(x: ArrayT) -> Namespace[ArrayT]:
     """Return the array-API namespace of `x`."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):  # as `is_torch`: a call less
-        return namespace_of("torch")
+    if torch is not None and isinstance(x, torch.Tensor):  # as `is_torch`: a call less, or two
+        return sys.modules.get(_OF_TORCH) or namespace_of("torch")  # type: ignore[return-value]
     return namespace_of("jax" if is_jax(x) else "numpy")
 
 

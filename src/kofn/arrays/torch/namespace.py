@@ -23,7 +23,7 @@ def where(condition: Tensor, x: Any, y: Any, /) -> Tensor:
     elif not isinstance(x, Tensor):
         if condition.is_cuda:
             x = _placed(y, x)
-    else:
+    elif x.dtype is not y.dtype:
         return compat.where(condition, x, y)
     return torch.where(condition, x, y)
 

@@ -30,7 +30,7 @@ _registered: dict[str, Callable[..., Any]] = {}
 def register_attention(
     name: str,
     *,
-    weights: Literal["entmax", "sparsemax", "soft_topk"] = "entmax",
+    weights: Literal["entmax", "sparsemax", "soft_topk", "taylor"] = "entmax",
     alpha: float | Tensor = 1.5,
     k: float | Tensor = 8,
     temperature: float | Tensor = 1.0,

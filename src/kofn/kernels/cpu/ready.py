@@ -15,7 +15,7 @@ from torch import Tensor
 from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
-from kofn.kernels.cpu.choice.layout import room_of
+from kofn.kernels.cpu.choice.layout import room_of, room_of_choices
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, GRAIN, plan_of
 from kofn.kernels.cpu.runtime import native
@@ -150,12 +150,13 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     """Return work(x, answers), as choice.launch.hard."""
     (*batch, n), number = rows.shape, rows.k
     run = native.function(code_of("choices", rows.size))
+    room = room_of_choices(n, number, rows.size)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
 
     def work(x: Tensor, out: Tensor) -> None:
-        job = words[:]
+        own, job = rooms(1, room, cleared=()), words[:]
         job[5], job[7] = x.data_ptr(), out.data_ptr()
-        run(job.buffer_info()[0], 0, number, True)  # it needs no memory of its own
+        run(job.buffer_info()[0], own[1], number, True)
 
     return work
 

@@ -7,6 +7,7 @@ in octaves is given z instead; one with an alpha, `rise` = α − 1, too. (Tests
 
 from __future__ import annotations
 
+from kofn.arrays.autodiff import by_slope
 from kofn.arrays.kinds import Array, namespace, special
 from kofn.arrays.typing import ArrayT
 from kofn.links.kind import Kind, formulas
@@ -115,7 +116,7 @@ class Logistic(Symmetric):
         return self.log_cdf(z) + self.log_cdf(-z)
 
     def log_cdf(self, z: ArrayT) -> ArrayT:
-        return -self.integral(-z)  # type: ignore[return-value]  # of its kind
+        return by_slope(lambda z: -softplus(-z), self.cdf_slope, z)
 
     def cdf_slope(self, z: ArrayT) -> ArrayT:
         return self.cdf(-z)  # type: ignore[return-value]  # of its kind

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from kofn.arrays.autodiff import by_slope
 from kofn.arrays.kinds import Array, namespace, special
 from kofn.arrays.typing import ArrayT
 from kofn.links.kind import Kind, formulas
@@ -94,6 +96,9 @@ class Normal(Symmetric):
         return -z * z / 2 - math.log(2 * math.pi) / 2
 
     def log_cdf(self, z: ArrayT) -> ArrayT:
+        return by_slope(self._log_cdf, self._slope_of_log, z)
+
+    def _log_cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         start = _mills_start(z)
         far, upper = z < start, z > 0
@@ -105,12 +110,39 @@ class Normal(Symmetric):
         return xp.where(far, tail + xp.log1p(_mills(below)), log_near)
 
     def cdf_slope(self, z: ArrayT) -> ArrayT:
+        return by_slope(self._cdf_slope, self._bend, z)
+
+    def _cdf_slope(self, z: ArrayT) -> ArrayT:
+        return self._steep(z, lambda z: namespace(z).exp(self.log_pdf(z) - self.log_cdf(z)))
+
+    def _slope_of_log(self, z: ArrayT) -> ArrayT:
+        """Return `cdf_slope` as a derivative: e^(−z²/2) has the rounding error that erfc's has."""
+        return by_slope(self._bell_over_tail, self._bend, z)
+
+    def _bell_over_tail(self, z: ArrayT) -> ArrayT:
+        def near(z: ArrayT) -> ArrayT:
+            x = z * -math.sqrt(0.5)
+            bell = namespace(z).exp(-x * x) / math.sqrt(2 * math.pi)
+            return bell / self.cdf(z)  # type: ignore[no-any-return]  # of the kind of z
+
+        return self._steep(z, near)
+
+    def _steep(self, z: ArrayT, near: Callable[[ArrayT], ArrayT]) -> ArrayT:
+        """Return F′/F, by `near` unless z is far below 0."""
         xp = namespace(z)
         start = _mills_start(z)
         far = z < start
         below, above = xp.where(far, z, start), xp.where(far, start, z)
-        near = xp.exp(self.log_pdf(above) - self.log_cdf(above))
-        return xp.where(far, -below / (1 + _mills(below)), near)
+        return xp.where(far, -below / (1 + _mills(below)), near(above))
+
+    def _bend(self, z: ArrayT) -> ArrayT:
+        """Return the slope of `cdf_slope`: of r = φ/Φ it is −r·(z + r)."""
+        xp = namespace(z)
+        start, slope = _mills_start(z), self._slope_of_log(z)
+        far = z < start
+        rest = _mills(xp.where(far, z, start))
+        # The sum of the two would cancel far out.
+        return -slope * xp.where(far, z * (rest / (1 + rest)), z + slope)
 
     def quantile(self, q: ArrayT) -> ArrayT:
         return special(q).ndtri(q)

@@ -25,7 +25,7 @@ from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace
 from kofn.arrays.operations import eigh, inverse
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.margins import Open
-from kofn.maps.assignment.newton import centred, diagonal, places, scaled, schur
+from kofn.maps.assignment.newton import centred, diagonal, on_diagonal, places, scaled, schur
 from kofn.maps.topk import soft_topk
 
 
@@ -97,10 +97,11 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     level = xp.where(still, 0.0, scale)
     size = xp.sum(level**2, axis=-1)[..., None]
     level = level / xp.sqrt(xp.where(size > 0, size, 1.0))
-    matrix = schur(part, columns, scale, level) + diagonal(cast(still, scale.dtype))
+    at = on_diagonal(scale)
+    matrix = schur(part, columns, scale, level, at) + diagonal(cast(still, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
-    matrix = xp.where(known, matrix, diagonal(xp.ones_like(scale)))
-    found = inverse(matrix + diagonal(full_like(scale, tuple(scale.shape), 64 * eps)))
+    matrix = xp.where(known, matrix, diagonal(xp.ones_like(scale), at))
+    found = inverse(matrix + diagonal(full_like(scale, tuple(scale.shape), 64 * eps), at))
     # One step of Schulz takes back what the addition changed.
     found = 2 * found - found @ matrix @ found
     size = xp.sum(found**2, axis=(-2, -1))

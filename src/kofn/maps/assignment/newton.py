@@ -40,11 +40,11 @@ def newton_step(
 
     def dense() -> Array:
         part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
-        matrix = schur(part, columns, scale, level) + diagonal(
-            xp.zeros_like(scale) + damping[..., None]
-        )
+        at = on_diagonal(scale)
+        damped = diagonal(xp.zeros_like(scale) + damping[..., None], at)
+        matrix = schur(part, columns, scale, level, at) + damped
         known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale)))
+        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale), at))
         return solved(matrix, excess / scale) / scale
 
     if p.x.shape[-1] <= DENSE:
@@ -92,13 +92,13 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
     return found / scale, left > enough
 
 
-def schur(part: Array, columns: Array, scale: Array, level: Array) -> Array:
+def schur(part: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:
     """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, of `scaled`.
 
     Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
     weights; there it is 1 instead.
     """
-    whole = diagonal(columns) - part.swapaxes(-1, -2) @ part
+    whole = diagonal(columns, at) - part.swapaxes(-1, -2) @ part
     across = level[..., :, None] * level[..., None, :]
     found: Array = whole / scale[..., :, None] / scale[..., None, :] + across
     return found
@@ -126,10 +126,15 @@ def curvature(slopes: Array, step: Array) -> Array:
     return xp.sum(slopes * away**2, axis=(-2, -1))
 
 
-def diagonal(values: Array) -> Array:
-    """Return matrices with these diagonals."""
+def on_diagonal(values: Array) -> Array:
+    """Return which entries of a matrix lie on its diagonal."""
     numbers = arange(values[..., :1], values.shape[-1])
-    return namespace(values).where(numbers[:, None] == numbers, values[..., None], 0.0)
+    return numbers[:, None] == numbers
+
+
+def diagonal(values: Array, at: Array) -> Array:
+    """Return matrices with these diagonals, which lie `at` these entries."""
+    return namespace(values).where(at, values[..., None], 0.0)
 
 
 def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:

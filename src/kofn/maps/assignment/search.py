@@ -14,7 +14,7 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.adapters import route
-from kofn.arrays.flow import only_if, while_loop, zeros_of
+from kofn.arrays.flow import only_if_like, while_loop, zeros_of
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, opened, settled
@@ -89,6 +89,7 @@ class _Task(NamedTuple):
     link: Link
     room: Array  # what the error of a column is relative to
     spread: Array  # of the scores
+    when: Any  # only_if of flow.py, for these arrays
 
     def pick(self, otherwise: Array, *cases: tuple[Array, Any]) -> Array:
         """Return the value of the last case whose flag of a matrix is set, or else `otherwise`."""
@@ -170,7 +171,7 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
         *(nothing, nothing, zero, zero, zero + 1, none, zero, zero + 1),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
-    task = _Task(xp, p, link, room_of(p), spread_of(p.x))
+    task = _Task(xp, p, link, room_of(p), spread_of(p.x), only_if_like(p.x))
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
@@ -232,7 +233,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     spent = passes >= xp.where(cold, enough, STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
     slow = s.active & (spent | (stalled >= 2) | (t > p.t))
-    rounding = only_if(slow, lambda: _rounding(p, seen, t), xp.zeros_like(t))
+    rounding = task.when(slow, lambda: _rounding(p, seen, t), xp.zeros_like(t))
     close = (error < 1e-4) & spent & ~cold
     for limit, least in ((4, 1), (1e3, 3), (1e5, STALLED)):
         close = close | (error < limit * tolerance) & (stalled >= least)
@@ -274,14 +275,15 @@ def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
 
     wanted = s.active & careful & (~good | (s.high < 1))
     plain = retry & ~careful, shorter, s.low, s.high
-    retry, *part = only_if(wanted, bracketed, plain)
+    retry, *part = task.when(wanted, bracketed, plain)
     return good & ~retry, retry, careful, *part
 
 
 def _next(task: _Task, s: _State, seen: Look, verdict: Verdict) -> _State:
     """Return the state after a pass; after most, each matrix takes Newton's next step in full."""
     damping = _damping(task, s, seen, verdict)
-    step, gain = only_if(verdict.moving, lambda: _newton(task, s, seen, damping), (s.step, s.gain))
+    same = s.step, s.gain
+    step, gain = task.when(verdict.moving, lambda: _newton(task, s, seen, damping), same)
     zero = zeros_of(s.t)
     moved = s._replace(
         base=seen.beta,
@@ -296,7 +298,7 @@ def _next(task: _Task, s: _State, seen: Look, verdict: Verdict) -> _State:
         stalled=verdict.stalled,
         passes=verdict.passes,
     )
-    return only_if(~verdict.moving, lambda: _otherwise(task, s, seen, verdict, moved), moved)
+    return task.when(~verdict.moving, lambda: _otherwise(task, s, seen, verdict, moved), moved)
 
 
 def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _State) -> _State:
@@ -304,14 +306,13 @@ def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _Sta
     xp, zero, pick = task.xp, moved.low, task.pick
     _, _, far, stay, by_columns, moving, met, _, cooler, _, changed, stops, *_ = verdict
     kept, idle = xp.where(met[..., None], seen.beta, s.kept), ~s.active
-    t, ahead, ratio = only_if(
-        changed, lambda: _stage(task, s, seen, verdict, kept), (s.t, kept, s.ratio)
-    )
+    same = s.t, kept, s.ratio
+    t, ahead, ratio = task.when(changed, lambda: _stage(task, s, seen, verdict, kept), same)
 
     def columns() -> Array:
         return _alternated(task, s.t, xp.where(far[..., None], seen.beta, s.base))
 
-    placed = only_if(by_columns, columns, s.base)
+    placed = task.when(by_columns, columns, s.base)
     base = pick(moved.base, (by_columns, placed), (changed | stops, kept), (cooler, ahead))
     return _State(
         base=pick(base, (idle | stay, s.base)),

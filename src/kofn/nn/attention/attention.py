@@ -19,7 +19,7 @@ from kofn.nn.tensors import check_tensors
 
 
 class SparseAttention(nn.Module):
-    """Multi-head attention with entmax, sparsemax or soft top-k weights in place of softmax.
+    """Multi-head attention with entmax, sparsemax, soft top-k or Taylor weights, not softmax.
 
     The arguments, the inputs and the meaning of masks are as in torch.nn.MultiheadAttention.
 
@@ -67,7 +67,7 @@ class SparseAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         *,
-        weights: Literal["entmax", "sparsemax", "soft_topk"] = "entmax",
+        weights: Literal["entmax", "sparsemax", "soft_topk", "taylor"] = "entmax",
         alpha: Numbers = 1.5,
         k: Numbers = 8,
         temperature: Numbers = 1.0,

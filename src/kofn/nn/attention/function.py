@@ -9,16 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kofn.arrays.checks import check_broadcasts, check_choice, check_number
+from kofn.arrays.checks import (
+    check_broadcasts,
+    check_choice,
+    check_number,
+    check_temperature,
+)
 from kofn.arrays.torch.state import is_autocast
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.maps.attention import fitting_topk
 from kofn.maps.softmax import entmax, sparsemax
+from kofn.maps.softmax_variants import taylor_softmax
 from kofn.nn.attention.mask import widened
+from kofn.nn.attention.taylor import is_linear, taylor_attention
 from kofn.nn.tensors import check_boolean, check_tensors
 
 WEIGHTS = ("entmax", "sparsemax", "soft_topk")
+ALL = (*WEIGHTS, "taylor")
 
 
 def sparse_attention(
@@ -30,7 +38,7 @@ def sparse_attention(
     is_causal: bool = False,
     scale: float | None = None,
     *,
-    weights: Literal["entmax", "sparsemax", "soft_topk"] = "entmax",
+    weights: Literal["entmax", "sparsemax", "soft_topk", "taylor"] = "entmax",
     alpha: float | Tensor = 1.5,
     k: float | Tensor = 8,
     temperature: float | Tensor = 1.0,
@@ -57,8 +65,10 @@ def sparse_attention(
             L = S it is what PyTorch does; for L < S it is right for queries that continue a cache,
             where PyTorch aligns the first query with the first key. May be joined with a mask.
         scale: 1/√D by default.
-        weights: "entmax" or "sparsemax" of the scores, or "soft_topk", the soft top-k weights
-            divided by k.
+        weights: "entmax" or "sparsemax" of the scores; "soft_topk", the soft top-k weights
+            divided by k; or "taylor", `taylor_softmax`, which is never 0. For long sequences it
+            takes time in proportion to their length, unless weights are needed, dropped or
+            masked query by query.
         alpha: for "entmax": ≥ 1; 1 is softmax, 2 sparsemax.
         k: for "soft_topk": > 0, may be fractional. In a row with fewer than 2k positions to choose
             from it is half of them (rounded down with `hard`), at least 1: with k at their number,
@@ -78,7 +88,8 @@ def sparse_attention(
         TypeError, ValueError: an argument has the wrong type or shape, or is out of range.
 
     Source: Vaswani et al. (2017); Peters, Niculae & Martins (2019) and Correia, Niculae & Martins,
-    "Adaptively Sparse Transformers" (2019), for entmax.
+    "Adaptively Sparse Transformers" (2019), for entmax; Arora et al., "Simple linear attention
+    language models balance the recall-throughput tradeoff" (2024), for Taylor features.
 
     Example:
         >>> import torch
@@ -88,7 +99,7 @@ def sparse_attention(
         >>> output.shape, bool((w.sum(-1) - 1).abs().max() < 1e-5), bool((w == 0).any())
         (torch.Size([2, 4, 6, 8]), True, True)
     """
-    check_choice("weights", weights, WEIGHTS)
+    check_choice("weights", weights, ALL)
     groups = groups_of(query, key, value)
     if attn_mask is not None:
         check_boolean(attn_mask, "True where a position takes part", "attn_mask", or_floats=True)
@@ -101,6 +112,11 @@ def sparse_attention(
     else:
         # Scaling the queries is cheaper than scaling the scores, and overflows less in float16.
         query = query * scale
+    if weights == "taylor" and not (need_weights or dropout_p) and is_linear(query, key):
+        live = _live(attn_mask, query, key)
+        if attn_mask is None or live is not None:
+            given = _cooled(query, temperature), key, value, live
+            return taylor_attention(*given, is_causal, groups)
     scores = by_group(query, key.mT, groups)
     dtype = scores.dtype
     scores, mask = _masked(scores, attn_mask, is_causal)
@@ -109,6 +125,8 @@ def sparse_attention(
         shares = entmax(scores, alpha, temperature=temperature, mask=mask)
     elif weights == "sparsemax":
         shares = sparsemax(scores, temperature=temperature, mask=mask)
+    elif weights == "taylor":
+        shares = taylor_softmax(scores, temperature=temperature, mask=mask)
     else:
         added = attn_mask is not None and attn_mask.is_floating_point()
         how: dict[str, Any] = dict(link=link, temperature=temperature, hard=hard)
@@ -120,6 +138,26 @@ def sparse_attention(
     # Dividing the output is cheaper than dividing the weights.
     output = _divided(by_group(kept, value, groups), few)
     return (output, _divided(shares, few)) if need_weights else output
+
+
+def _live(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return a mask of keys that is the same for all queries, [..., heads, S], or None."""
+    if attn_mask is None or attn_mask.dtype != torch.bool:
+        return None
+    scores = (*query.shape[:-1], key.shape[-2])
+    check_broadcasts("attn_mask", tuple(attn_mask.shape), scores, "the scores")
+    one_row = attn_mask.ndim < 2 or attn_mask.shape[-2] == 1
+    shared = attn_mask.ndim < 3 or attn_mask.shape[-3] == 1 or query.shape[-3] == key.shape[-3]
+    if not (one_row and shared):
+        return None
+    live = attn_mask if attn_mask.ndim < 2 else attn_mask[..., 0, :]
+    return live.broadcast_to(*live.shape[:-1], key.shape[-2])
+
+
+def _cooled(query: Tensor, temperature: Any) -> Tensor:
+    if isinstance(temperature, Tensor):
+        return query / temperature.to(query.dtype)[..., None]
+    return query / check_temperature(temperature)
 
 
 def _scale(scale: float | None, features: int) -> float:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from kofn.arrays.checks import check_choice
 from kofn.links import Link, table
-from kofn.nn.attention.function import WEIGHTS, check_hard, sparse_attention
+from kofn.nn.attention.function import ALL, check_hard, sparse_attention
 from kofn.nn.attention.per_head import PerHead
 
 USED = {
     "entmax": ("alpha", "temperature"),
     "sparsemax": ("temperature",),
     "soft_topk": ("k", "temperature"),
+    "taylor": ("temperature",),
 }
 """The numbers that each kind of weights needs."""
 
@@ -34,7 +35,7 @@ class SparseHeads(nn.Module):
         device: Any,
     ) -> None:
         super().__init__()
-        check_choice("weights", weights, WEIGHTS)
+        check_choice("weights", weights, ALL)
         check_hard(hard, weights)
         self.weights, self.hard = weights, hard
         self.link = link if isinstance(link, Link) else table.resolve(link).name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from kofn.nn.pruning.layout import Channels
 from kofn.nn.pruning.targets import Target
 from kofn.nn.pruning.weight import PrunedWeight
 from kofn.streaming.tensors import Cost
@@ -82,12 +83,17 @@ class Cut(NamedTuple):
     outputs: Tensor | None
 
 
-def cuts_of(model: nn.Module, masks: dict[str, Tensor]) -> list[Cut]:
+def cuts_of(
+    model: nn.Module, members: list[PrunedWeight], masks_of: Callable[[], dict[str, Tensor]]
+) -> list[Cut]:
     """Return what to take out of the layers of a chain whose masks leave channels out.
 
     Raises:
         ValueError: the model is not such a chain.
     """
+    if not isinstance(members[0].layout, Channels):
+        raise ValueError('take_out is for pattern="channel"')
+    masks = {name: mask.flatten(1)[:, 0] for name, mask in masks_of().items()}
     cuts: list[Cut] = []
     left = None  # which channels of the present values are left
     wide = flat = False  # whether they are of a convolution; whether they have been flattened since

@@ -11,7 +11,6 @@ from torch import nn
 from kofn.arrays.checks import check_flag
 from kofn.nn.pruning import channels
 from kofn.nn.pruning.choosers import Clock
-from kofn.nn.pruning.layout import Channels
 from kofn.nn.pruning.score_check import ScoreCheck, StepCheck
 from kofn.nn.pruning.views import Views
 from kofn.nn.pruning.weight import Chooser
@@ -91,10 +90,9 @@ class Pruner(Views):
     def finalize(self, take_out: bool = False) -> nn.Module:
         """Make the weights plain tensors with zeros where they are pruned; return the model.
 
-        With take_out, for pattern="channel", layers become smaller by the channels that are left
-        out, in which the next layer has no input: torch.nn.Sequential of linear and convolution
-        layers, with what takes 0 to 0 in each channel between them. Their parameters are new
-        objects. Another model is refused by name, and stays as it is.
+        With take_out, for pattern="channel", layers become smaller, with new parameters: those of a
+        torch.nn.Sequential of linear and convolution layers, with what takes 0 to 0 in each channel
+        between them. Another model is refused by name, and stays as it is.
 
         Nothing of `nn.prune` is left on the model: no parametrization, score, buffer or hook. The
         parameters are the objects that they were before, so an optimizer that has them goes on.
@@ -107,7 +105,8 @@ class Pruner(Views):
             ValueError: scores are NaN or infinite; or channels cannot be taken out.
         """
         self._refuse_finalized()
-        cuts = self._cuts() if check_flag("take_out", take_out) else []
+        taken = check_flag("take_out", take_out)
+        cuts = channels.cuts_of(self.model, self.members, self.masks) if taken else []
         if not self.frozen:
             self.freeze()
         for member in self.members:
@@ -118,12 +117,6 @@ class Pruner(Views):
             hook.remove()
         self._hooks, self.finalized = [], True
         return self.model
-
-    def _cuts(self) -> list[channels.Cut]:
-        if not isinstance(self.members[0].layout, Channels):
-            raise ValueError('take_out is for pattern="channel"')
-        masks = {name: mask.flatten(1)[:, 0] for name, mask in self.masks().items()}
-        return channels.cuts_of(self.model, masks)
 
     def _scores(self) -> Iterator[nn.Parameter]:
         return (each.scores for each in self.members if each.scores is not None)

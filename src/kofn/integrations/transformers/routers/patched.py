@@ -100,6 +100,12 @@ class PatchedRouter(torch.nn.Module):
                 self.e_score_correction_bias = before.to(now.device)
         return self
 
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        balance = self.routing.balance
+        if balance is not None and not isinstance(balance, CorrectionBias):
+            table.tell_of_saving()
+        super()._save_to_state_dict(*arguments)
+
     def _shares(self, scores: Tensor, shares: Tensor, indices: Tensor) -> Tensor:
         """Return the stock router's gates, without normalization where it has no such choice."""
         if self.always_normalizes and not self.routing.normalize:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -15,8 +14,6 @@ from kofn.arrays.typing import LinkName
 from kofn.integrations.transformers.routers import classes, table
 from kofn.links import Link
 from kofn.nn.routing.routing import JOINT, Routing
-
-logger = logging.getLogger("kofn.integrations")
 
 __all__ = ["RouterPatch", "patch_routers", "unpatch_routers"]
 
@@ -132,7 +129,7 @@ def patch_routers(
     table.ACTIVE.update(patches)
     classes.serve(table.ACTIVE)
     if verbose:
-        logger.info(_summary(models, options))
+        table.logger.info(_summary(models, options))
     return RouterPatch(patches)
 
 

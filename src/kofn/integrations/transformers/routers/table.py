@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABCMeta
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
+
+logger = logging.getLogger("kofn.integrations")
 
 
 class Names(NamedTuple):
@@ -67,6 +71,15 @@ def warns_now(model: str) -> bool:
     first = not ACTIVE[model].has_warned
     ACTIVE[model].has_warned = True
     return first
+
+
+@cache
+def tell_of_saving() -> None:
+    """Log, once per process, that a checkpoint has a bias that stock routers do not know."""
+    logger.warning(
+        "the state of patched routers has a balancing bias, which stock models of transformers "
+        "leave out: loaded without patch_routers, this checkpoint chooses other experts"
+    )
 
 
 def router_class(model: str) -> type:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import ANY_ORDER
+from kofn.kernels.contract import ANY_ORDER, SMALLEST
+from kofn.kernels.cpu.choice.abreast import kth_of
 from kofn.kernels.cpu.choice.keys import (
     above,
     bound,
@@ -29,25 +30,31 @@ from kofn.kernels.cpu.choice.layout import (
     LANES,
     MASK,
     OUT,
+    ROWS,
+    SHORTEST,
     WAY,
     WORDS,
     K,
     N,
     X,
     candidates_of,
+    kept_of,
     parts_of,
 )
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
+from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
-FEW_KEYS = 2 * LANES  # of fewer, the place of each is counted; others are sorted by their digits
+FEW_KEYS = (
+    3 * LANES // 2
+)  # of fewer, the place of each is counted; others are sorted by their digits
 DIGIT = 8  # bits
 DIGITS = 1 << DIGIT
 ABREAST = 16  # candidates that are counted for at once
 FEW = 4  # numbers that are copied at once
 
-_parts_of, _candidates_of = plain(parts_of), plain(candidates_of)
+_parts_of, _candidates_of, _kept_of = plain(parts_of), plain(candidates_of), plain(kept_of)
 
 
 @plain
@@ -100,9 +107,16 @@ def _copy_out(row, address, size, after, last, most, keys, indices):
 
 
 @plain
-def _candidates(row, address, size, k, out, between, best, best_at, keys, indices):
-    """Copy the k largest of a row and perhaps some more, in the order of the row; count them."""
+def _candidates(row, address, size, k, out, known, between, best, best_at, keys, indices):
+    """Copy the k largest of a row and perhaps some more, in the order of the row; count them.
+
+    `known` is the key of the k-th, or of those out of play.
+    """
     last, room = real(out, ~out), np.int64(indices.size)
+    if known > out:
+        copied = _copy_out(row, address, size, real(out, known - 1), last, room, keys, indices)
+        if k <= copied <= room:  # else there are few in play, many are equal, or one is NaN
+            return copied
     if best.size > 0:
         _maxima(row, out, best)
         t, _ = bound(best, best_at, size, k, out, k >> 2, between)
@@ -199,7 +213,15 @@ def _fill(row, mask, out, into, filled):
 def largest(kind: int, number: Any) -> Any:
     """The work of a thread: the indices of the k largest numbers of rows."""
     size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
-    between = half_way(number)
+    between, floats = half_way(number), issubclass(number, np.floating)
+    kth = kth_of(number if floats else np.float32)
+
+    @plain
+    def kth_keys(x, n, count, k, way, out, own, keys):
+        """Keys of the k-th largest of rows abreast, or of the smallest."""
+        k = n + 1 - k if way & SMALLEST else k
+        at = kth(x, n, count - 1, k, _kept_of(n, k), own)
+        keys_of(carray(pointer(at), ROWS, number), way, out, keys)
 
     @plain
     def work(job, own, first, last, _):
@@ -220,15 +242,24 @@ def largest(kind: int, number: Any) -> Any:
         spare = carray(pointer(at + 16 * (room + LANES)), room, integer)
         spare_places = carray(pointer(at + 8 * (3 * room + 2 * LANES)), room, np.int64)
         counts_at = at + 8 * (4 * room + 2 * LANES)
+        known_at = counts_at + 8 * DIGITS
+        known = carray(pointer(known_at), ROWS, integer)
+        columns = (known_at + 8 * ROWS + REGISTER - 1) // REGISTER * REGISTER
+        abreast = floats and masks.size == 0 and k <= n < SHORTEST
+        _set(known, out)
         _set(keys[n:], out)
         for r in range(first, last):
             x, into = xs[r * n : r * n + n], outs[r * k : r * k + k]
+            if abreast and (r - first) % ROWS == 0:
+                at, count = words[X] + r * n * size, min(ROWS, last - r)
+                kth_keys(at, n, count, k, way, out, columns, known)
             keys_of(x, way, out, row)
             mask = masks[r * n : r * n + n] if masks.size else masks
             if masks.size:
                 leave_out(mask, out, row)
+            hint = known[(r - first) % ROWS]
             count = _candidates(
-                row, own, size, k, out, between, best, best_at, chosen, places[:room]
+                row, own, size, k, out, hint, between, best, best_at, chosen, places[:room]
             )
             if way & ANY_ORDER and count <= k:
                 _copy(places[:count], into)

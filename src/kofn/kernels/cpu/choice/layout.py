@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+from kofn.kernels.cpu.runtime.layout import REGISTER
+
 # A job, the integers that every thread on it reads: those of shares.py first. Of the numbers, the
 # answers and the mask the addresses, 0 for no mask; k answers per row; then how numbers are taken,
 # as contract.py has it, or the address of k ranks per row.
 N, X, K, OUT, MASK, WAY = range(4, 10)
 RANKS = WAY
 WORDS = 10
+
+ROWS = 16  # that are searched at once, one per lane
+BLOCK = 16  # columns that are sorted at once
+ABREAST = 1024  # the longest rows whose k-th scores are found so
 
 LANES = 64  # numbers that are compared at once: a bit of a word for each
 SHORTEST = 256  # rows that are taken in parts
@@ -26,6 +34,24 @@ def candidates_of(k: int) -> int:
     return 4 * k + LANES
 
 
+def kept_of(n: int, k: int) -> int:
+    """Return how many columns a search of rows abreast keeps, 0 where these are too many."""
+    kept = BLOCK
+    while kept < min(k, n + 1 - k):
+        kept *= 2
+    return kept if n <= SHORTEST or n * kept <= ABREAST * BLOCK else 0
+
+
+def room_of_choices(n: int, k: float, size: int) -> int:
+    """Return the words that a thread needs for hard choices: columns of rows abreast, twice."""
+    whole = min(max(ceil(k), 1), n) if k > 0 else 1
+    return 2 * kept_of(n, whole) * ROWS * size // 8
+
+
 def room_of(n: int, k: int) -> int:
-    """Return the words that a thread needs: keys of a row, maxima, candidates twice, counts."""
-    return n + 4 * LANES + parts_of(n, k) + 4 * candidates_of(k) + 4 * LANES
+    """Return the words that a thread needs: keys of a row, maxima, candidates twice, counts, and
+    columns of rows abreast.
+    """
+    kept = kept_of(n, min(k, n)) if n < SHORTEST else 0
+    columns = ROWS + REGISTER // 8 + 2 * kept * ROWS
+    return n + 4 * LANES + parts_of(n, k) + 4 * candidates_of(k) + 4 * LANES + columns

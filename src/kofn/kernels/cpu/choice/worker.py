@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
+from kofn.kernels.cpu.choice.abreast import kth_of
+from kofn.kernels.cpu.choice.layout import ROWS, kept_of
 from kofn.kernels.cpu.choice.search import count_above, ends, kth_largest, least_from
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
@@ -18,6 +20,8 @@ from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 N, X, K, OUT = range(4, 8)
 WORDS = 8
 
+_kept_of = plain(kept_of)
+
 _SINGLE, _DOUBLE = (float(np.finfo(number).min) / 2 for number in (np.float32, np.float64))
 
 
@@ -27,6 +31,27 @@ def _ones(x, t, out):
     widest_vectors()
     for i in range(x.size):
         out[i] = real(t, 1.0) if x[i] >= t else real(t, 0.0)
+
+
+@plain
+def _tell(x, t, lowest, out):
+    """1 where a score is at least t, or in play if t is not, else 0; how many, if any is NaN."""
+    widest_vectors()
+    reached, bad, none_left = np.int32(0), np.int32(0), t <= lowest
+    t = lowest if none_left else t
+    one, zero = real(t, 1.0), real(t, 0.0)
+    if none_left:
+        for i in range(x.size):
+            v = x[i]
+            out[i] = one if v > t else zero
+            bad = np.int32(bad | np.int32(v != v))
+    else:
+        for i in range(x.size):
+            v = x[i]
+            out[i] = one if v >= t else zero
+            reached = np.int32(reached + np.int32(v >= t))
+            bad = np.int32(bad | np.int32(v != v))
+    return np.int64(reached), bad != 0
 
 
 @plain
@@ -78,6 +103,22 @@ def lowest_of(xs):
 
 def choices(kind: int, number: Any) -> Any:
     """The work of a thread: the hard choices of rows, for k of each or one number."""
+    size, kth = np.dtype(number).itemsize, kth_of(number)
+
+    @plain
+    def abreast(x, own, start, count, n, k, whole, kept, lowest, outs):
+        """Rows for one k: those that a threshold decides; the others one by one."""
+        at = kth(x + start * n * size, n, count - 1, whole, kept, own)
+        thresholds = carray(pointer(at), ROWS, number)
+        xs = carray(pointer(x), (start + count) * n, number)
+        for r in range(count):
+            first = (start + r) * n
+            row, out, t = xs[first : first + n], outs[first : first + n], thresholds[r]
+            reached, bad = _tell(row, t, lowest, out)
+            if bad or k != k or not k > 0:
+                _choose(row, k, lowest, out)
+            elif t > lowest and (reached != whole or k < whole):
+                _ranked(row, t, real(lowest, k - count_above(row, t)), out)
 
     @plain
     def work(job, own, first, last, k):
@@ -86,8 +127,16 @@ def choices(kind: int, number: Any) -> Any:
         xs = carray(pointer(words[X]), rows * n, number)
         outs = carray(pointer(words[OUT]), rows * n, number)
         ks, lowest = carray(pointer(words[K]), rows, number), lowest_of(xs)
+        one = np.float64(real(lowest, k))
+        whole = min(max(np.int64(math.ceil(one)), 1), n) if one > 0 else 1
+        kept = _kept_of(n, whole) if words[K] == 0 else 0
+        if kept:
+            for r in range(first, last, ROWS):
+                count = min(ROWS, last - r)
+                abreast(words[X], own, r, count, n, one, whole, kept, lowest, outs)
+            return
         for r in range(first, last):
-            here = np.float64(ks[r] if words[K] != 0 else real(lowest, k))
+            here = np.float64(ks[r]) if words[K] != 0 else one
             _choose(xs[r * n : r * n + n], here, lowest, outs[r * n : r * n + n])
 
     return served(work)

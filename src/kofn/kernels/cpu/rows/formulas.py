@@ -139,9 +139,13 @@ def start_below(bell, own):
 @inline
 def edge(kind, alpha):
     """The origin of z in the convention of mean zero, by which starts are guessed."""
-    if kind == SQUARE or kind == POWER:
-        return -1 / (alpha * (alpha - 1))
-    return EDGES[kind]
+    return edge_beside(kind, EDGES[kind], alpha)
+
+
+@inline
+def edge_beside(kind, edge_of_kind, alpha):
+    """The same, with EDGES[kind] looked up before a loop: what may raise keeps it from vectors."""
+    return -1 / (alpha * (alpha - 1)) if kind == SQUARE or kind == POWER else edge_of_kind
 
 
 @inline

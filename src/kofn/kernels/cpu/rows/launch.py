@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
+from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -47,13 +47,21 @@ LOGS = Code("rows.worker", "logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
-"""The work of threads on rows; `passes_of` says which passes each calls."""
+"""The work of threads on rows; `passes_of` says which passes each calls. The last alone
+reads neither formulas nor traits of links.
+"""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
 
 HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
+
+
+@cache
+def abreast_up_to() -> int:
+    """Return how many entries the longest rows have that are computed abreast here."""
+    return layout.SHORT if native.has_wide_vectors() else layout.SHORT_NARROW
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -72,8 +80,7 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short = n <= layout.SHORT
-    names: tuple[str, ...]
+    short, names = n <= abreast_up_to(), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
@@ -91,9 +98,9 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
+    instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}  # nothing to prepare
     if not short:
-        instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
+        instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
@@ -105,7 +112,7 @@ def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that rows need, for links by number and bytes per number."""
     needed, ways = [*WORK, ANSWER, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
-        for n in (layout.SHORT, layout.SHORT + 1):
+        for n in (abreast_up_to(), abreast_up_to() + 1):
             needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     for each, kind in itertools.product(ANSWERS, kinds):
         needed += each.codes(kind, size)
@@ -195,7 +202,7 @@ def losses(
     if known is not None:
         residual, theta = known
     else:
-        wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
+        wanted = wanted or (x.shape[-1] <= abreast_up_to() and not likely)
         residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
     numbers = theta, dense, residual, two, labels, likely, None, three
@@ -244,7 +251,7 @@ class Plan(NamedTuple):
     address: int
     passes: np.ndarray
     passes_at: int
-    group: int  # rows that a thread searches together
+    group: int  # rows that a thread searches together, as `layout.together` has it
     chunk: int  # rows that a thread takes at once
     room: int  # words of its own memory that are not shared with a team
     width: int  # words of its own memory
@@ -258,13 +265,11 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
-    group = layout.together(n, 3 if cotangent else 2)
+    group = layout.together(n, 3 if cotangent else 2, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes)
-    grain, begun = (
-        GRAIN if size == single else HALF_GRAIN,
-        room if n <= layout.SHORT else layout.HEAD,
-    )
+    grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = code if isinstance(code, Code) else ANSWER
+    run = run._replace(kind=kind) if kind > NEXT and run in WORK[:-1] else run
     return planned(run, each, n, group, grain, room, begun)
 
 
@@ -273,7 +278,7 @@ def planned(
 ) -> Plan:
     """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
     addresses = np.array([*map(native.address, passes), 0], np.int64)
-    chunk = max(group, grain // n // group * group)
+    chunk = max(abs(group), grain // n // abs(group) * abs(group))
     width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
     run, at = native.function(code), native.address(code)
     cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
@@ -299,9 +304,9 @@ def deal(
     n, alphas, address = x.shape[-1], link.alpha, memory.address
     number = alphas is None or type(alphas) is float
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
+    kind, place = (number_of(link), NEXT) if kind is None else (kind, kind)
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
-    assert kind is not None  # `serving` has found kernels
     of_link = kind if not likely else LIKELY
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
@@ -323,7 +328,7 @@ def deal(
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
     words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes

@@ -15,10 +15,15 @@ LOGARITHMS = with_formula("logarithm", "hazard")
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
 
+SERVES_OWN = True
+"""Links of a user's own, if they are made of formulas: see compiler/own.py."""
+
 LANES = 16
 
-SHORT = 128
-"""Rows of so many entries are computed abreast."""
+SHORT, SHORT_NARROW = 112, 48
+"""Rows of so many entries are computed abreast, where vectors are of 512 bits and elsewhere: there
+a column takes two registers, or four, and the sums of a pass do not stay in all that there are.
+"""
 
 SCORE, KEPT, COTANGENT = range(3)
 PLANES = 3
@@ -101,9 +106,9 @@ BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it reads: first those of runtime/layout.py; how many
-# rows were given up; the shape, the address of a team, if there is one, and of passes and
-# arrays. Where there is no ALPHA, one α of all rows comes with the job; where there is no THREE,
-# nobody wants the cotangent of α.
+# rows were given up; what `together` says; the shape, the address of a team, if there is one, and
+# of passes and arrays. Where there is no ALPHA, one α of all rows comes with the job; where there
+# is no THREE, nobody wants the cotangent of α.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, PASSES = range(4, 11)
 X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES = range(11, 25)
 WORDS = 25
@@ -115,12 +120,15 @@ MEMO = LANE.itemsize // 8
 HEAD = -(-(MEMO + 8) // 8) * 8
 
 
-def together(n: int, arrays: int) -> int:
-    """How many rows of n are a group: as many as stay in the nearest cache with so many arrays."""
-    return LANES if n <= SHORT else max(1, min(LANES, 8192 // arrays // n))
+def together(n: int, arrays: int, abreast: bool) -> int:
+    """How many rows of n are a group: as many as stay in the nearest cache with so many arrays.
+
+    Less than 0 if they are computed abreast.
+    """
+    return -LANES if abreast else max(1, min(LANES, 8192 // arrays // n))
 
 
 def room(n: int, size: int, group: int, answers: bool, in_bytes: bool = False) -> int:
     """Words of memory a thread needs for rows of n numbers of so many bytes."""
-    entries = PLANES * LANES if n <= SHORT else group * (not answers)
-    return HEAD + sum(-(-arrays * n * size // 8) for arrays in (entries, group * in_bytes))
+    entries = PLANES * LANES if group < 0 else group * (not answers)
+    return HEAD + sum(-(-arrays * n * size // 8) for arrays in (entries, abs(group) * in_bytes))

@@ -35,8 +35,8 @@ def forward(job, own, first, last, alpha):
     """Write thresholds, and weights if wanted."""
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes, size = carray(pointer(own), 1, layout.LANE)[0], words[layout.SIZE]
-    for start in range(first, last, words[layout.TOGETHER]):
-        group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
+    for start in range(first, last, abs(words[layout.TOGETHER])):
+        group = _group(words, own, start, last - start)
         _tell(words, own, start, group.count, alpha)
         if not weights(group, lanes, words[layout.OUT] != 0):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
@@ -53,7 +53,7 @@ def after(job, own, first, last, alpha):
     """
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
-    for start in range(first, last, words[layout.TOGETHER]):
+    for start in range(first, last, abs(words[layout.TOGETHER])):
         group = _searched(words, own, start, last, alpha)
         cotangents(group, lanes)
         if words[layout.THREE]:
@@ -67,7 +67,7 @@ def answer(job, own, first, last, alpha):
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
     of_row = carray(pointer(words[layout.PASSES]), layout.ROW + 1, np.int64)[layout.ROW]
-    for start in range(first, last, words[layout.TOGETHER]):
+    for start in range(first, last, abs(words[layout.TOGETHER])):
         group = _searched(words, own, start, last, alpha)
         for r in range(group.count):
             row, k, each_alpha = nth(group, r), lanes.k[r], lanes.alpha[r]
@@ -90,12 +90,12 @@ def compare(job, own, first, last, alpha):
     """
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
-    for start in range(first, last, words[layout.TOGETHER]):
+    for start in range(first, last, abs(words[layout.TOGETHER])):
         lost = False
         if words[layout.HI]:
             group = _searched(words, own, start, last, alpha)
         else:
-            group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
+            group = _group(words, own, start, last - start)
             if words[layout.G]:
                 at = words[layout.G] + start * words[layout.N] if words[layout.BYTES] else 0
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
@@ -116,7 +116,7 @@ def logs(job, own, first, last, alpha):
     """From a known θ and cotangents of log p, write those of the scores, and of T."""
     words = carray(pointer(job), layout.WORDS, np.int64)
     lanes = carray(pointer(own), 1, layout.LANE)[0]
-    for start in range(first, last, words[layout.TOGETHER]):
+    for start in range(first, last, abs(words[layout.TOGETHER])):
         group = _searched(words, own, start, last, alpha)
         if log_cotangents(group, lanes, words[layout.THREE] != 0):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
@@ -124,19 +124,20 @@ def logs(job, own, first, last, alpha):
 
 
 @plain
-def _group(words, own, first, count):
-    """Return some rows from the first on."""
-    n, size = words[layout.N], words[layout.SIZE]
+def _group(words, own, first, left):
+    """Return some of the rows that are left, from the first on."""
+    n, size, together = words[layout.N], words[layout.SIZE], abs(words[layout.TOGETHER])
+    count = min(together, left)
     at = first * n * size
     x, g = words[layout.X] + at, words[layout.G] + at if words[layout.G] else 0
     sums, memo, kept = own + _SUMS, own + 8 * layout.MEMO, own + 8 * layout.HEAD
     out = words[layout.OUT] + at if words[layout.OUT] else kept
-    entries = kept if n <= layout.SHORT else 0
-    used = 0 if words[layout.OUT] else words[layout.TOGETHER]
+    entries = kept if words[layout.TOGETHER] < 0 else 0
+    used = 0 if words[layout.OUT] else together
     used = layout.PLANES * layout.LANES if entries else used
     team = kept + -(-used * n * size // 8) * 8
     if words[layout.BYTES]:
-        g, team = team, team + -(-words[layout.TOGETHER] * n * size // 8) * 8
+        g, team = team, team + -(-together * n * size // 8) * 8
     row = Row(0, words[layout.PASSES], words[layout.KIND], size, x, g, out, n, sums, team, memo)
     return Group(row, count, own, entries)
 
@@ -144,7 +145,7 @@ def _group(words, own, first, count):
 @plain
 def _searched(words, own, start, last, alpha):
     """Return some rows whose θ is known, with their numbers in their lanes."""
-    group = _group(words, own, start, min(words[layout.TOGETHER], last - start))
+    group = _group(words, own, start, last - start)
     _tell(words, own, start, group.count, alpha)
     load_all(words[layout.HI], start, group.count, words[layout.SIZE], own + _HI)
     load_all(words[layout.LO], start, group.count, words[layout.SIZE], own + _LO)

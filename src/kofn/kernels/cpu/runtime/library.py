@@ -78,6 +78,12 @@ def found() -> ctypes.CDLL | None:
     return library if _level(library) in _levels(library) else None
 
 
+def level() -> str | None:
+    """Return the level in use, "" where there is one only, or None without a library."""
+    library = found()
+    return None if library is None else _level(library)
+
+
 def is_stale() -> bool:
     """Return whether there is a library that was made of other sources."""
     library = _loaded()

@@ -41,6 +41,18 @@ if library.found() is None:
 
     require_numba()
 
+
+def has_wide_vectors() -> bool:
+    """Return whether compiled code here has vectors of 512 bits."""
+    level = library.level()
+    if level is not None:
+        return level == "v4"
+    from kofn.kernels.cpu.compiler.target import target
+
+    name, features = target()
+    return name == "x86-64-v4" or "+avx512f" in features.split(",")
+
+
 _CTYPES: dict[str, Any] = {"q": ctypes.c_int64, "d": ctypes.c_double, "": None}
 
 

@@ -117,7 +117,7 @@ static int of_rows(Word task) {
          task == CALL_AT_THETA;
 }
 
-/* Write the arrays of rows to their job; they stand as threshold/jax_operators.py has them. */
+/* Write the arrays of rows to their job; they stand as adapters/jax/operators.py has them. */
 static void fill_rows(const XLA_FFI_CallFrame *frame, const Word *plan, Word *job) {
   Word last = frame->args.size - 1, results = frame->rets.size;
   job[ROWS_X] = given(frame, 0);

@@ -182,7 +182,7 @@ def plan(
     plan_of = knapsack_launch.plan_of if task in layout.OF_KNAPSACKS else launch.plan_of
     way = sixth == layout.ENTRIES, " n" in gives
     deal = plan_of(code, of_passes, size, n, *way, of_alpha=of_alpha)
-    slot = _slot(call, kind, size, deal.passes, n <= rows.SHORT, of_alpha)
+    slot = _slot(call, kind, size, deal.passes, deal.group < 0, of_alpha)
     sizes = [deal.group, deal.chunk, deal.room, deal.width, 2 * launch.GRAIN]
     return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 

@@ -13,7 +13,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.form import form_of
 from kofn.arrays.kinds import Array, adopt, cast, namespace
-from kofn.arrays.operations import at_labels, of_places
+from kofn.arrays.operations import as_indices, at_labels, of_places
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
@@ -280,7 +280,7 @@ def _losses(
     over, x, n = each.layout.over, each.checked.scores, each.layout.form().n
     xp, (start, whole) = namespace(x), over.span(n, x)
     labels = labelled(target, x, stop_gradient(x), ignored, int(whole))
-    at: Any = labels.labels - start
+    at: Any = as_indices(labels.labels) - start  # an unsigned number has no negative ones
     here = (at >= 0) & (at < n)
     at = xp.where(here, at, 0)
     own = over.sum(xp.where(here, at_labels(x, at), 0.0)[..., None])

@@ -60,7 +60,9 @@ class Kept(NamedTuple):
         if is_torch(x):
             found = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
-            found = nothing.at[at].add(values)
+            # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
+            xp = namespace(x)
+            found = xp.where(xp.ones_like(x, dtype=bool), nothing, x).at[at].add(values)
         else:
             np.add.at(nothing, at, values)
             found = nothing
@@ -112,6 +114,7 @@ def kept_given(
     at = index_of(form.batch, xp.where(none, 0, numbers), xp.where(none | wrong, 0, ids))
     both, count, own = at, ids.shape[0], None
     if labels is not None and form.n:
+        labels = as_indices(labels)
         rows = arange(labels, labels.shape[0])
         of_labels = index_of(form.batch, rows, labels)
         both = tuple(xp.concat(pair, axis=0) for pair in zip(at, of_labels, strict=True))

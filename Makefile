@@ -160,8 +160,8 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	$(BIN)/python -m studies.sae --force
 	$(BIN)/python -m studies.prune --force
 	$(BIN)/python -m studies.choice --force
-	$(BIN)/python -m studies.losses --force
 	$(BIN)/python -m studies.replay --force
+	$(BIN)/python -m studies.losses --force
 	$(BIN)/python -m studies.vae --seeds 3 --force
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png
@@ -175,6 +175,7 @@ docs: $(READY)  ## draw the figures of the documentation, and write README's tim
 	$(BIN)/python docs/make_nn_figures.py
 	$(BIN)/python docs/make_rooms_figure.py
 	$(BIN)/python docs/make_study_figures.py
+	$(BIN)/python docs/make_curves_figure.py
 	$(BIN)/kofn select --force
 	cp kofn-select/selection.png docs/images/feature_selection.png
 

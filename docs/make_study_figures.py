@@ -34,8 +34,15 @@ STUDIES = {
     "attention": Study("studies.attention --steps 700", {"curves.png": "nn_attention_study.png"}),
     "choice": Study("studies.choice", {"curves.png": "choice.png"}),
     "losses": Study("studies.losses", {"curves.png": "losses.png"}),
+    "replay": Study("studies.replay", {"curves.png": "replay.png"}),
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
+    "prune_units": Study(
+        "studies.prune --model mlp "
+        + methods("single blocks channels")
+        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300",
+        {},  # only a table
+    ),
     "sae": Study(
         "studies.sae "
         + methods("kofn-token kofn-batch topk topk-auxk batchtopk batchtopk-auxk jumprelu gated"),
@@ -53,6 +60,12 @@ STUDIES = {
     ),
     "sae_signed": Study(
         "studies.sae " + methods("kofn-token-signed kofn-batch-signed abstopk"),
+        {},  # only a table
+    ),
+    "sae_means": Study(
+        "studies.sae --task mean-0 --task mean-3 --task mean-10 "
+        + methods("topk kofn-token topk-initialized kofn-token-initialized")
+        + " --steps 500 --seeds 2",
         {},  # only a table
     ),
 }

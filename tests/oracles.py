@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import mpmath
 import numpy as np
 from scipy import special
+
+import oracles_links
+from oracles_links import at
 
 LD = np.longdouble
 
@@ -228,6 +232,18 @@ OMEGA: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {  # of q = F
     "linear": _entropy_of(2.0),
     "entmax": _entropy_of(1.5),
 }
+
+
+def _omega_by_quad(name: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda q, z: at(oracles_links.omega(name), z)
+
+
+for _name in oracles_links.F:  # the links that nobody wrote out above, slowly
+    CDF.setdefault(_name, partial(at, oracles_links.F[_name]))
+    PDF.setdefault(_name, partial(at, oracles_links.pdf(_name)))
+    OMEGA.setdefault(_name, _omega_by_quad(_name))
+    if oracles_links.is_endless(_name):
+        LOGS.setdefault(_name, Logs(*oracles_links.logs(_name)))
 
 
 def value(x: np.ndarray, k: float, temperature: float, link: str) -> tuple[LD, np.ndarray, LD, LD]:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+import oracles_links
+from oracles_links import at
+
 
 class Tails(NamedTuple):
     """F and 1 − F of a link counted from where it bends most; the logs where both are infinite."""
@@ -55,6 +58,17 @@ TAILS: dict[str, Tails] = {
     "linear": entmax_tails(2.0),
     "entmax": entmax_tails(1.5),
 }
+
+
+def _by_mpmath(name: str) -> Tails:
+    log_cdf, log_sf, _ = oracles_links.logs(name)
+    every = oracles_links.F[name], lambda z: 1 - oracles_links.F[name](z), log_cdf, log_sf
+    return Tails(*(lambda z, of=of: at(of, z).astype(float) for of in every))
+
+
+for _name in oracles_links.F:
+    if _name not in TAILS and oracles_links.has_two_tails(_name):
+        TAILS[_name] = _by_mpmath(_name)
 
 
 def _log_total(values: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -110,35 +110,8 @@ SOURCES = {
     ],
 }
 ORACLES = {
-    "tests/oracles.py": [
-        before(
-            "def value(x",
-            """CDF["squared"] = lambda z: 1 / (1 + np.exp(-z - 1)) ** 2
-PDF["squared"] = lambda z: 2 * CDF["squared"](z) / (1 + np.exp(z + 1))
-OMEGA["squared"] = lambda q, z: q * z - np.log1p(np.exp(z + 1)) + np.sqrt(q)
-LOGS["squared"] = Logs(
-    lambda z: 2 * _log_logistic(z + 1),
-    lambda z: mpmath.log1p(mpmath.exp(_log_logistic(z + 1))) + _log_logistic(-z - 1),
-    lambda z: mpmath.log(2) + 2 * _log_logistic(z + 1) + _log_logistic(-z - 1),
-)
-
-
-""",
-        )
-    ],
-    "tests/oracles_rows.py": [
-        before(
-            "def _log_total",
-            """TAILS["squared"] = Tails(
-    lambda z: special.expit(z + 1) ** 2,
-    lambda z: special.expit(-z - 1) * (1 + special.expit(z + 1)),
-    lambda z: 2 * special.log_expit(z + 1),
-    lambda z: special.log_expit(-z - 1) + np.log1p(special.expit(z + 1)),
-)
-
-
-""",
-        )
+    "tests/oracles_links.py": [
+        before('    "laplace": lambda', '    "squared": lambda z: 1 / (1 + exp(-z - 1)) ** 2,\n')
     ],
 }
 

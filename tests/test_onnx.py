@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kofn
+import own_links
 from calls import CALLS, surroundings
 from kofn.arrays.torch import operator as torch_operator
 from kofn.arrays.without_onnx import WITHOUT_ONNX, without_onnx
@@ -324,3 +325,11 @@ def test_models_of_float64_scores_are_valid_and_have_the_eager_answer():
     for ours, theirs in zip(answers, function(x), strict=True):
         assert ours.dtype == np.float64
         assert torch.allclose(torch.tensor(ours), theirs, atol=2e-6, rtol=0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("link", [own_links.Student(), own_links.Gumbel(), own_links.Square()])
+def test_links_of_scalar_formulas_are_translated(link):
+    x = normal(4, 9, scale=30)
+    (answer,) = run(exported(lambda x: kofn.soft_topk(x, 2.5, link=link), x), x)
+    assert torch.allclose(torch.tensor(answer), kofn.soft_topk(x, 2.5, link=link), atol=2e-6)

@@ -31,7 +31,8 @@ from kofn.kernels.contract import KINDS, POWER, kind_of
 from kofn.links import table
 from kofn.links.built_in.entmax import NEAR_1
 from kofn.links.link import by_id
-from kofn.links.recorded import target
+from kofn.links.recorded import tail_in_words, target
+from kofn.links.scalar import ScalarLink, reach_of
 from kofn.links.targets import arguments_of
 from kofn.links.two_tails import apart
 from kofn.metrics import torch_temperature as torch_temperature
@@ -62,7 +63,7 @@ HALVINGS_OF_LOGARITHMS = 48
 HALVINGS_OF_PRICES = 20
 """From there to a rounding of float64."""
 REACH = 128.0
-"""Every link is 0 or 1 to rounding so many temperatures away."""
+"""Every built-in link is 0 or 1 to rounding so many temperatures away."""
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -105,7 +106,7 @@ def _threshold(
     number: Optional[float] = None,  # noqa: UP045
 ) -> Sequence[Any]:
     """Return θ as the ⌈k⌉-th largest score and a distance from it, found by bisection."""
-    tail = _tail_of(link, number, alpha)
+    tail, temperatures = _tail_of(link, number, alpha), reach_of(link, REACH)
     sort, last = _sorted(x), op.Constant(value_ints=[-1])
     live = op.Not(op.IsInf(x))
     n = op.ReduceSum(op.CastLike(live, x), last, keepdims=0)
@@ -115,10 +116,10 @@ def _threshold(
 
     anchor = _ranked(sort, op.Sub(op.Ceil(k), _like(k, 1.0)), open_)
     below = op.Sub(_ranked(sort, op.Floor(k), open_), anchor)
-    reach = op.Mul(temperature, _like(temperature, REACH))
+    reach = op.Mul(temperature, _like(temperature, temperatures))
     low, high = op.Sub(below, reach), reach
     x = op.Sub(op.Where(live, x, _wide(anchor)), _wide(anchor))
-    for _ in range(HALVINGS):
+    for _ in range(HALVINGS + round(math.log2(temperatures / REACH))):
         middle = op.Mul(op.Add(low, high), _like(low, 0.5))
         z = op.Div(op.Sub(x, _wide(middle)), _wide(temperature))
         low, high = _halved(low, middle, high, op.Sub(_sum(tail, z, live, last), k))
@@ -139,7 +140,7 @@ def _price(
     number: Optional[float] = None,  # noqa: UP045
 ) -> Sequence[Any]:
     """Return θ as two numbers, x − θc − T·edge, and 1, found by bisection in float64."""
-    tail, edge = _tail_of(link, number, alpha), _edge_of(link, number)
+    tail, edge, most = _tail_of(link, number, alpha), _edge_of(link, number), reach_of(link, REACH)
     last, double = op.Constant(value_ints=[-1]), 11
     wide, cost, limit, t = (op.Cast(a, to=double) for a in (x, costs, budget, temperature))
     pays = op.And(op.Not(op.IsInf(wide)), op.Greater(cost, _like(cost, 0.0)))
@@ -150,7 +151,7 @@ def _price(
     every = op.GreaterOrEqual(limit, op.ReduceSum(cost, last, keepdims=0))
 
     scores = op.Sub(wide, op.Mul(_wide(t), _like(wide, edge)))
-    reach, one = op.Mul(_wide(t), _like(t, REACH)), op.Where(pays, cost, _like(cost, 1.0))
+    reach, one = op.Mul(_wide(t), _like(t, most)), op.Where(pays, cost, _like(cost, 1.0))
     ends = (op.Div(op.Sub(scores, reach), one), op.Div(op.Add(scores, reach), one))
     low = op.ReduceMin(op.Where(pays, ends[0], _like(cost, 1e38)), last, keepdims=0)
     high = op.ReduceMax(op.Where(pays, ends[1], _like(cost, -1e38)), last, keepdims=0)
@@ -330,23 +331,24 @@ def _tail_of(link: str, number: float | None, alpha: Any) -> Callable[[Any], tup
     kind = kind_of(inner)
     if kind is None and number is not None:
         kind = POWER  # compiled code would lose digits of the power; a Pow does not
-    if kind is None:
+    if kind is None and not isinstance(inner, ScalarLink):
         named = ", ".join(map(repr, table.TABLE))
         raise ValueError(
             f"the link {link!r} has no ONNX translation: its functions are Python, which the "
-            f"exported program cannot call; use one of {named}"
+            f"exported program cannot call; use one of {named}, or a kofn.links.ScalarLink"
         )
-    traits, rise = KINDS[kind], 0.0 if number is None else number - 1
-    formula = traits.kind.formulas.get("tail_of_size", traits.kind.formulas["tail"])
+    rise = 0.0 if number is None else number - 1
+    known = inner.kinds[0] if isinstance(inner, ScalarLink) else KINDS[kind or 0].kind
     # Near α = 1 the end of the support is far away, and z is counted from elsewhere.
     moved = 1 / rise - 1 / number if number is not None and kind == POWER and number < NEAR_1 else 0
     written, entry = target(lambda name: getattr(op, name), _like, normal_tail=_normal_tail)
+    formula = tail_in_words(known, written.words)
     compiled, wanted = written(formula), arguments_of(formula)
 
     def tail(z: Any) -> tuple[Any, Any]:
         y: Any = entry(lambda: op.Add(z, _like(z, moved)) if moved else z)
         exp, size = written.words["exp"], written.words["size"]
-        a, b, per_b = written(apart)(y) if traits.two_tails else (exp(y - 1), 1.0, 1.0)
+        a, b, per_b = written(apart)(y) if inner._infinite_tails else (exp(y - 1), 1.0, 1.0)
         given = {"a": a, "b": b, "per_b": per_b, "e": exp(-size(y)), "upper": y > 0}
         smaller, upper, *_ = compiled(*((given | {"z": y, "rise": rise})[each] for each in wanted))
         return upper.value, smaller.value

@@ -15,18 +15,27 @@ from studies.frame.options import Settings
 from studies.replay import policies, teachers
 
 RATES = {"tokens": 2e-3, "experts": 2e-3, "distillation": 1e-2}
+
+
+class Method(NamedTuple):
+    """What a method is one of, and how its curve is drawn."""
+
+    task: str
+    colour: str
+
+
 METHODS = {
-    "tokens": {"whole": "#D55E00", "recomputed": "#E69F00", "kept": "#0072B2"},
-    "experts": {"own": "#D55E00", "experts": "#0072B2"},
-    "distillation": {
-        "full": "#222222",
-        "truncated": "#E69F00",
-        "clamped": "#D55E00",
-        "renormalised": "#CC79A7",
-        "bucket": "#0072B2",
-    },
+    "whole": Method("tokens", "#D55E00"),
+    "recomputed": Method("tokens", "#E69F00"),
+    "kept": Method("tokens", "#0072B2"),
+    "own": Method("experts", "#D55E00"),
+    "experts": Method("experts", "#0072B2"),
+    "full": Method("distillation", "#222222"),
+    "truncated": Method("distillation", "#E69F00"),
+    "clamped": Method("distillation", "#D55E00"),
+    "renormalised": Method("distillation", "#CC79A7"),
+    "bucket": Method("distillation", "#0072B2"),
 }
-"""The methods of each task, each with its colour."""
 
 
 class Measured(NamedTuple):
@@ -63,8 +72,8 @@ class Run(run.Run):
             (task, method, seed)
             for seed in settings.every_seed
             for task in settings.tasks
-            for method in METHODS[task]
-            if method in settings.methods
+            for method in settings.methods
+            if METHODS[method].task == task
         ]
 
     def build(self, task: str, method: str) -> None:
@@ -170,7 +179,7 @@ class Report(report.Report):
                 parts = [*zip(*map(self.history, self.of(task=task, method=name)), strict=True)]
                 steps = [part[0].steps for part in parts]
                 score = [fmean(each.score for each in part) for part in parts]
-                colour = METHODS[task][name]
+                colour = METHODS[name].colour
                 pictures.line(panel, steps, score, label=name, lw=1.5, color=colour)
             pictures.plain(panel, task, 10)
             what = "KL, held out" if task == "distillation" else "reward per token"

@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import explorer_golden
+from kofn import links
 from kofn.commands import app
 from kofn.commands.explore import page
+from kofn.links.table import TABLE
 
 NODE = shutil.which("node")
 if NODE is None and "CI" in os.environ:
@@ -77,6 +79,39 @@ def test_the_solver_of_the_explorer_answers_what_kofn_does():
     })));
     """
     assert_agree(run_script(code, GOLDEN))
+
+
+@needs_node
+def test_the_links_of_the_explorer_are_those_of_the_table():
+    """Each function of each link, at places where neither side rounds to 0 or 1."""
+    z = np.linspace(-5.93, 5.93, 25)
+    every = [[name, 1.5] for name in TABLE]
+    every += [["entmax", alpha] for alpha in (1.0, 1.03, 1.3, 3.0)]
+    code = """
+    const { LINK_NAMES, linkOf } = modules.links;
+    const of = ([name, alpha]) => {
+      const link = linkOf(name, alpha);
+      const names = ["cdf", "sf", "pdf", "logPdf", "logCdf", "logSf", "omega"];
+      return Object.fromEntries(names.map((name) => [
+        name,
+        link[name] && given.z.map((z) => {
+          const y = z - link.edge;
+          return name === "omega" ? link.omega(link.cdf(y), y) : link[name](y);
+        }),
+      ]));
+    };
+    console.log(said({ names: LINK_NAMES, functions: given.every.map(of) }));
+    """
+    found = run_script(code, {"z": z.tolist(), "every": every})
+    assert sorted(found["names"]) == sorted(TABLE)
+    for (name, alpha), functions in zip(every, found["functions"], strict=True):
+        link = links.entmax(alpha) if name == "entmax" else TABLE[name]
+        assert ("logSf" in functions) is bool(link.inner._infinite_tails), name
+        with np.errstate(divide="ignore"):
+            for function, values in functions.items():
+                python = re.sub("([A-Z])", lambda found: "_" + found[1].lower(), function)
+                wanted = getattr(link, python)(link.cdf(z) if function == "omega" else z)
+                assert np.allclose(np.array(values, float), wanted, 1e-11, 1e-13), (name, function)
 
 
 # --- the command ---

@@ -39,6 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {
         "differences": lambda: None,
         "first_failures": lambda: [9],
     },
+    "curves": {},
     "maps": {"STEPS": 3, "ROWS": np.random.default_rng(0).normal(size=(4, 32))},
 }
 
@@ -71,7 +72,7 @@ def test_the_results_of_studies_are_checkpoints_of_today() -> None:
     "name",
     [
         *("router", "balance", "attention", "choice", "losses", "prune_mlp", "prune_cnn"),
-        *("sae", "sae_others", "sae_signed"),
+        *("prune_units", "sae", "sae_others", "sae_signed", "sae_means"),
     ],
 )
 def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) -> None:
@@ -86,7 +87,14 @@ def test_figures_of_studies_are_drawn_from_their_results(name: str, tmp_path) ->
             assert abs(new.width - kept.width) <= 2
 
 
-@pytest.mark.parametrize("name", ["sae", "sae_others", "sae_signed"])
+SAES = {
+    "features": (("explained", ".3f", 1), ("mcc", ".2f", 1), ("dead", ".2f", 0)),
+    "digits": (("explained", ".4f", 1), ("dead", ".2f", 0)),
+    **dict.fromkeys(("mean-0", "mean-3", "mean-10"), (("explained", ".3f", 1), ("dead", ".2f", 0))),
+}
+
+
+@pytest.mark.parametrize("name", ["sae", "sae_others", "sae_signed", "sae_means"])
 def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> None:
     import torch
     from make_study_figures import STUDIES, methods
@@ -99,17 +107,17 @@ def test_the_tables_of_autoencoders_are_those_of_their_results(name: str) -> Non
     found = saved["settings"]["methods"]
     report = Report(TABLE["sae"], Settings(**saved["settings"]))
     report.results = saved["finished"]
-    assert STUDIES[name].command == f"studies.sae {methods(' '.join(found))}"
-    forms = {
-        "features": (("explained", ".3f", 1), ("mcc", ".2f", 1), ("dead", ".2f", 0)),
-        "digits": (("explained", ".4f", 1), ("dead", ".2f", 0)),
-    }
+    far = name == "sae_means"
+    tasks = "".join(f"--task {task} " for task in saved["settings"]["tasks"] if far)
+    rest = f" --steps 500 --seeds {saved['settings']['seeds']}" if far else ""
+    assert STUDIES[name].command == f"studies.sae {tasks}{methods(' '.join(found))}{rest}"
     for method in found:
         cells = []
-        for task, columns in forms.items():
+        for task in saved["settings"]["tasks"]:
             key = {"task": task, "method": method}
             figures = report.summary_of(report.figures(**key), **key)
-            for column, form, spread in (*columns, ("l0", ".2f", name != "sae")):
+            l0 = [] if far else [("l0", ".2f", name != "sae")]
+            for column, form, spread in (*SAES[task], *l0):
                 mean, deviation = figures[column].values()
                 cells.append(f"{mean:{form}}" + (f" ± {deviation:{form}}" if spread else ""))
         assert " | ".join(cells) in PAGES["nn_autoencoders.md"], (method, cells)

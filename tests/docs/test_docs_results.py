@@ -1,5 +1,6 @@
 """What the pages say of seeds, spreads and winners is what docs/results holds."""
 
+import json
 import re
 from itertools import product
 from statistics import fmean
@@ -13,6 +14,7 @@ from studies.balance.study import Report as Balances
 from studies.choice.study import Measured as Chosen
 from studies.frame.options import Settings
 from studies.losses.study import Report as Losses
+from studies.replay.study import Report as Replays
 from studies.router.study import Report as Routers
 from studies.sae.study import Report as Autoencoders
 from studies.table import STUDIES
@@ -315,6 +317,24 @@ def test_what_is_said_of_losses():
     assert -min(leads("scratch", "accuracy", "epsilon")) >= worst
 
 
+# --- examples that learn through samples ---
+
+
+def test_the_tables_of_what_learns_through_samples():
+    found = json.loads((DOCS / "results" / "curves.json").read_text(encoding="utf-8"))
+    page = PAGES["estimators_examples.md"]
+    assert set(re.findall(r"examples/(\w+)\.py", page)) == found.keys()
+    for name, ways in found.items():
+        rows = table(page[page.index(f"examples/{name}.py") :], "| Way |")
+        assert [label.replace("`", "") for label in rows] == [*ways]
+        for label, curves in ways.items():
+            assert len(curves) == 5
+            (cells,) = (rows[row] for row in rows if row.replace("`", "") == label)
+            half, end = ([each[at][1] for each in curves] for at in (len(curves[0]) // 2 - 1, -1))
+            form = ".1f" if "evidence bound, nats" in cells else ".3f"
+            assert [*cells.values()] == [shown(v, form).replace("-", "−") for v in (half, end)]
+
+
 # --- routers ---
 
 ROUTERS = {
@@ -421,6 +441,27 @@ def test_what_is_said_of_routers():
     assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
 
 
+UNITS = {
+    "single weights": "single",
+    "blocks of 4 × 1": "blocks",
+    "channels, by weights": "channels",
+}
+
+
+def test_the_table_of_units_of_pruning():
+    runs, page = stored("prune_units")[1], PAGES["nn_pruning.md"]
+    for label, method in UNITS.items():
+        cells = []
+        for removed in ("0.5", "0.8", "0.95"):
+            found = [r["measured"] for r in runs if r["key"][1:3] == (method, removed)]
+            right, kept = (fmean(each) for each in zip(*found, strict=True))
+            cells.append(f"{right:.3f} ({kept:,.0f})")
+        assert f"| {label} | {' | '.join(cells)} |" in page
+    dense = fmean(r["measured"][0] for r in runs if r["key"][1] == "dense")
+    (stated,) = said(page, r"Dense, it is (\S+) with 50,200 weights")
+    assert stated == round(dense, 3)
+
+
 # --- autoencoders ---
 
 AUTOENCODERS = {
@@ -498,3 +539,49 @@ def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
             exact = float(row[way].split()[0])
             places = len(said_as.partition(".")[2])
             assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
+
+
+# --- choices made twice ---
+
+REPLAYS = {
+    "tokens": {
+        "the softmax over all tokens": "whole",
+        "the trainer's own k and nucleus": "recomputed",
+        "the sets that were sampled from": "kept",
+    },
+    "experts": {"the trainer's own experts": "own", "those of the sampler, replayed": "experts"},
+    "distillation": {
+        "KL over all 256 tokens": "full",
+        "the sum over the teacher's eight": "truncated",
+        "that sum, clamped at 0": "clamped",
+        '`topk_kl(tail="renormalise")`': "renormalised",
+        "`topk_kl`, with a bucket": "bucket",
+    },
+}
+COLUMNS = {
+    "tokens": {"reward": "score", "ratio": "ratio", "outside": "outside", "entropy": "entropy"},
+    "experts": {
+        "reward": "score",
+        "ratio": "ratio",
+        "outside": "outside",
+        "entropy": "entropy",
+        "other experts": "differ",
+    },
+    "distillation": {"KL": "score", "mass": "mass", "negative": "negative"},
+}
+
+
+@pytest.mark.parametrize("task", REPLAYS)
+def test_the_tables_of_replays(task):
+    settings, of = measured(Replays, "replay", "replay")
+    page = PAGES["guides/train_on_samples.md"]
+    rows = table(page, f"| {task.capitalize()} trained on |")
+    assert rows.keys() == REPLAYS[task].keys()
+    for label, cells in rows.items():
+        found = of(task=task, method=REPLAYS[task][label])
+        assert len(found) == settings["seeds"] == 5
+        assert cells.keys() == COLUMNS[task].keys()
+        for head, cell in cells.items():
+            values = [getattr(each, COLUMNS[task][head]) for each in found]
+            wanted = shown(values) if head in ("reward", "KL") else f"{fmean(values):.3f}"
+            assert cell == wanted, (label, head)

@@ -1,6 +1,7 @@
 """The scripts of examples/ run, a few steps long; their tables take minutes."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import kofn
 from places import ROOT
 from ranks import run_on_ranks
 
@@ -127,6 +129,61 @@ def test_bits_are_of_a_budget(monkeypatch):
         assert len(bits.levels(weight, count).unique()) <= 2**count
     whole = bits.rounded(weight, torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0]))
     torch.testing.assert_close(whole, bits.levels(weight, 3))
+
+
+SAMPLED = {
+    "normal_vae": {"EPOCHS": 2},
+    "few_labels": {"STEPS": 2, "PART": 2},
+    "sequence_policy": {"STEPS": 2, "PART": 2},
+    "messages": {"STEPS": 2, "PART": 2},
+    "five_noises": {"EPOCHS": 2, "BATCH": 700, "WAYS": ("gumbel", "uniform")},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_what_learns_through_samples_has_its_curves(name, monkeypatch, capsys):
+    module = example(name)
+    kept = json.loads((ROOT / "docs" / "results" / "curves.json").read_text(encoding="utf-8"))
+    assert [*kept[name]] == [*module.WAYS]
+    for constant, value in SAMPLED[name].items():
+        monkeypatch.setattr(module, constant, value)
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--seeds", "1"])
+    module.main()
+    first, *rows = lines_of(capsys)
+    assert first == module.MEASURED
+    assert len(rows) == len(module.WAYS)
+    for way, row in zip(module.WAYS, rows, strict=True):
+        assert row.startswith(f"{way} ")
+        ((at, value),) = module.train(way, 0)
+        assert at == 2
+        assert f"{value:.3f}" in row or f"{value:.2f}" in row  # the same seed, the same curve
+
+
+def test_scores_are_in_the_deviations_of_their_noise():
+    rng = torch.Generator().manual_seed(0)
+    for name, deviation in example("five_noises").DEVIATIONS.items():
+        noise = kofn.Categorical(torch.zeros(100_000)).perturb((), rng, noise=name)
+        assert noise.std().item() == pytest.approx(deviation, rel=0.02)
+
+
+def test_the_policy_is_not_told_which_token_is_wrong():
+    """log π is that of the tokens that it wrote, and the likeliest ones are as likely as any."""
+    policy = example("sequence_policy").Policy()
+    images = torch.rand(5, 3, 64)
+    tokens, log_prob = policy(images, torch.Generator().manual_seed(0))
+    best, most = policy(images, None)
+    assert tokens.shape == best.shape == (5, 3)
+    assert (most >= log_prob).sum() >= 4
+    assert (log_prob < 0).all()
+
+
+def test_hard_messages_are_whole_and_relaxed_ones_are_not():
+    messages = example("messages")
+    sender, images = messages.Sender(), torch.rand(5, 64)
+    for way in (*messages.WAYS, "likeliest"):
+        sent, _ = sender(images, way, 0.5)
+        torch.testing.assert_close(sent.sum(-1), torch.ones(5, messages.LENGTH))
+        assert (sent.round() == sent).all().item() == (not way.startswith("relaxed"))
 
 
 def test_a_mixture_of_experts_trains_with_every_router(monkeypatch):

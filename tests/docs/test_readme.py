@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import linecache
 import re
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -45,12 +47,14 @@ def run(block: Block) -> list[tuple[str, str]]:
     """Execute the block; (promised, printed) of every statement that promises something."""
     lines = block.code.splitlines()
     names: dict[str, object] = {"__name__": "readme"}
+    file = f"<README.md:{block.line} {zlib.crc32(block.code.encode())}>"
+    linecache.cache[file] = len(block.code), None, block.code.splitlines(True), file
     pairs = []
     for statement in ast.parse(block.code).body:
         printed = io.StringIO()
         module = ast.Module([statement], type_ignores=[])
         with contextlib.redirect_stdout(printed):
-            exec(compile(module, f"README.md:{block.line}", "exec"), names)
+            exec(compile(module, file, "exec"), names)
         promise = promised(lines, statement.end_lineno)
         if promise is not None:
             pairs.append((promise, printed.getvalue()))

@@ -6,7 +6,7 @@ import torch
 
 import kofn
 from kofn.kernels import contract
-from kofn.kernels.cpu.rows import launch, layout
+from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
 from pairs import pairwise

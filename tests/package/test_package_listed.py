@@ -61,7 +61,13 @@ def test_no_test_lists_links_by_hand():
     """A table of oracles is held to the table of links below."""
     wrong, used = [], set()
     for path in sorted(TESTS.rglob("*.py")):
-        if path.name in ("planted.py", "oracles.py", "oracles_rows.py", Path(__file__).name):
+        if path.name in (
+            "planted.py",
+            "oracles.py",
+            "oracles_links.py",
+            "oracles_rows.py",
+            Path(__file__).name,
+        ):
             continue
         for found, line in lists(ast.parse(path.read_text("utf-8"))):
             place = path.name, min(found)

@@ -29,7 +29,7 @@ ORDER = (
         "epsilon",
     ),
     *("margin", "link", "support", "gap", "per_row", "temperature", "norm", "above", "dim"),
-    *("mask", "hard", "weight", "weights", "bias", "normalize", "kinks"),
+    *("mask", "hard", "rounds", "weight", "weights", "bias", "normalize", "kinks"),
     *("label_smoothing", "ignore_index", "reduction"),
 )
 DEFAULTS = {

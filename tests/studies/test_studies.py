@@ -171,7 +171,7 @@ def test_the_old_command_names_the_new_one(words, new):
     (line,) = done.stderr.splitlines()
     assert line.startswith("kofn: ")
     assert line.endswith(new)
-    younger = {"balance", "choice", "losses"}
+    younger = {"balance", "choice", "losses", "replay"}
     assert sorted(MOVED) == sorted(set(STUDIES) - younger)
     assert "train" not in CliRunner().invoke(command.app, ["--help"]).stdout
 

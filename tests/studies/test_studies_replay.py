@@ -37,8 +37,8 @@ def test_every_method_is_reported_and_draws_its_curve(here):
     assert sorted(os.listdir("kofn-replay")) == ["checkpoint.pt", "curves.png", "replay.json"]
     found = json.loads((here / "kofn-replay/replay.json").read_text())
     assert {each["method"] for each in found["runs"]} == set(REPLAYS)
-    assert {each["task"] for each in found["runs"]} == set(SAMPLERS) == set(METHODS)
-    assert [*REPLAYS] == [name for names in METHODS.values() for name in names]
+    assert {each["task"] for each in found["runs"]} == set(SAMPLERS)
+    assert [*REPLAYS] == [*METHODS]
     summary = {each["method"]: each for each in found["summary"]}
     assert summary["kept"]["outside"]["mean"] == 0  # the sampler's own distribution
     assert summary["whole"]["ratio"]["mean"] < 0.98
@@ -89,9 +89,9 @@ def test_costs_are_their_formulas():
     )
 
 
-@pytest.mark.parametrize("task", METHODS)
-def test_a_continued_run_is_the_same(here, task):
-    method = [*METHODS[task]][-1]
+@pytest.mark.parametrize("method", ["recomputed", "experts", "clamped"])
+def test_a_continued_run_is_the_same(here, method):
+    task = METHODS[method].task
     settings = Settings(tasks=(task,), methods=(method,), steps=6, seeds=1, seed=0)
     (key,) = Run.runs(settings)
     whole, stopped = Run(settings, *key), Run(settings, *key)

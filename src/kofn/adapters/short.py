@@ -67,13 +67,16 @@ def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) 
         return None
     key = operation, x.shape, x.dtype, k, link, temperature
     kept = _kept.get(key)
+    if kept is None:
+        if len(_kept) >= MOST:
+            _kept.clear()
+        _kept[key] = kept = True
+        # A checkpoint that runs this call again has to keep as many tensors for its way back.
+        if operation is not GATES:
+            return None
     if kept is True:
         given = given_for_kernels(x, k, table.resolve(link), temperature, -1, None, halves=True)
         _kept[key] = kept = _call_of(operation, given) or False
-    elif kept is None:
-        if len(_kept) >= MOST:
-            _kept.clear()
-        _kept[key] = True
     return kept if kernels.wanted() else None
 
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from kofn.arrays.kinds import Array
-from kofn.kernels import cpu, gpu, missing
+from kofn.kernels import cpu, gpu, missing, own
 from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
+from kofn.links.scalar import ScalarLink
 
 
 class RowKernels(Protocol):
@@ -247,9 +248,14 @@ def serving_of(
     if kernels is None or link is None:
         return kernels
     served = getattr(kernels, offered, None)
+    kind = kind_of(link)
     if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond
-        return kernels if kind_of(link) in served else None
-    return kernels if served is not None and kind_of(link) in kernels.SERVED else None
+        known = kind in served
+    else:
+        known = served is not None and kind in kernels.SERVED
+    if kind is None and isinstance(link, ScalarLink):
+        known = served is not None and own.serves(kernels, link, offered)
+    return kernels if known else None
 
 
 def copies() -> Any:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from kofn.links.kind import Kind
 from kofn.links.link import BuiltIn
+from kofn.links.scalar import FIRST, OWN
 from kofn.links.table import TABLE
 
 
@@ -37,6 +38,11 @@ _EVERY = [_traits(link, kind) for link in TABLE.values() for kind in link.inner.
 KINDS = tuple(sorted(_EVERY, key=lambda traits: traits.kind.number))
 """The links that kernels serve, by number."""
 assert [traits.kind.number for traits in KINDS] == [*range(len(KINDS))], "a number is free, or two"
+
+FIRST_OWN = FIRST
+"""From this number on, links are a user's own."""
+NEXT = len(KINDS)
+"""The number that each of these has in compiled code of its own."""
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 """Those of which a kernel knows more than their file says."""
@@ -96,6 +102,17 @@ def is_general(alpha: Any) -> Any:
     Nearer to 1 the power loses digits; beyond 2 the slope is infinite at the support's end.
     """
     return (alpha >= 1.2) & (alpha < 2) & (alpha != 1.5)
+
+
+def is_bounded(kind: int) -> bool:
+    """Return whether the link of a number is bounded, which may be a user's own."""
+    return kind in BOUNDED if kind < FIRST_OWN else OWN[kind].end is not None
+
+
+def number_of(link: Any) -> int:
+    """Return the number of a user's own link, which it has among those; see compiler/own.py."""
+    number: int = link.number
+    return number
 
 
 def link_of(kind: int, alpha: float) -> Any:

@@ -11,11 +11,12 @@ from kofn.links.built_in.linear import linear as linear
 from kofn.links.built_in.logistic import logistic as logistic
 from kofn.links.built_in.normal import normal as normal
 from kofn.links.link import Link as Link
+from kofn.links.scalar import ScalarLink as ScalarLink
 
 # isort: split
 from kofn.links.table import TABLE as TABLE
 
-__all__ = ["Link", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
+__all__ = ["Link", "ScalarLink", "entmax", "exponential", "laplace", "linear", "logistic", "normal"]
 
 
 def __dir__() -> list[str]:

@@ -9,30 +9,27 @@ therefore uses the link `inner`, whose z is 0 at the end; θ is returned for mea
 
 from __future__ import annotations
 
+from typing import Any
+
 from kofn.arrays.typing import ArrayT, Number
-from kofn.links.link import BuiltIn
+from kofn.links.link import BuiltIn, Link, register
 
 
-class Bounded(BuiltIn):
-    """A link with bounded support: F(z) = inner.F(z − edge)."""
+class Shifted(Link):
+    """A link with F(z) = inner.F(z − edge)."""
 
-    def __init__(self, name: str, inner: BuiltIn) -> None:
-        super().__init__(name)
-        self._inner = inner
-        self.alpha = inner.alpha
+    _inner: Link
 
-    @property
-    def colour(self) -> str | None:  # type: ignore[override]
-        return self._inner.colour
+    def __init__(self, name: str, inner: Link) -> None:
+        self.name, self._inner, self.alpha = name, inner, inner.alpha
+        self._infinite_tails = False
+        self.id = register(self, f"{inner.id}, from {inner.edge}")
 
-    def with_alpha(self, alpha: Number) -> BuiltIn:
-        link = object.__new__(Bounded)
-        link.name, link.id = self.name, self.id
-        link._inner, link.alpha = self._inner.with_alpha(alpha), alpha
-        return link
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self._inner), ()
 
     @property
-    def inner(self) -> BuiltIn:
+    def inner(self) -> Link:
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:
@@ -66,3 +63,28 @@ class Bounded(BuiltIn):
 
     def omega(self, q: ArrayT) -> ArrayT:
         return self._inner.omega(q)
+
+
+class Bounded(Shifted, BuiltIn):
+    """A built-in link with bounded support."""
+
+    _inner: BuiltIn
+
+    def __init__(self, name: str, inner: BuiltIn) -> None:
+        BuiltIn.__init__(self, name)
+        self._inner = inner
+        self.alpha = inner.alpha
+
+    @property
+    def colour(self) -> str | None:  # type: ignore[override]
+        return self._inner.colour
+
+    def with_alpha(self, alpha: Number) -> BuiltIn:
+        link = object.__new__(Bounded)
+        link.name, link.id = self.name, self.id
+        link._inner, link.alpha = self._inner.with_alpha(alpha), alpha
+        return link
+
+    @property
+    def inner(self) -> BuiltIn:
+        return self._inner

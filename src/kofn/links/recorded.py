@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property
 from typing import Any
 
-from kofn.links.targets import Target, rebound
+from kofn.links.kind import Formula, Kind
+from kofn.links.targets import Target, flaw_of, rebound
 from kofn.links.vocabulary import KINK
 
 Operator = Callable[[str], Callable[..., Any]]
@@ -28,7 +29,7 @@ class Entry:
 def target(operator: Operator, constant: Constant, **words: Any) -> tuple[Target, type[Entry]]:
     """Return what makes formulas of entries, and the class of these; more `words` may be given."""
 
-    def made(name: str, turned: int = 1) -> Callable[..., Entry]:
+    def writes(name: str, turned: int = 1) -> Callable[..., Entry]:
         return lambda *given: Number(lambda: operator(name)(*values(given[::turned])))
 
     def values(given: tuple[Any, ...]) -> list[Any]:
@@ -39,13 +40,33 @@ def target(operator: Operator, constant: Constant, **words: Any) -> tuple[Target
         """With Python's operators."""
 
     for method, name in METHODS.items():
-        setattr(Number, method, made(name))
+        setattr(Number, method, writes(name))
     for method, name in REFLECTED.items():
-        setattr(Number, method, made(name, -1))
-    named: dict[str, Any] = {word: made(name) for word, name in WORDS.items()}
+        setattr(Number, method, writes(name, -1))
+    named: dict[str, Any] = {word: writes(name) for word, name in WORDS.items()}
     named["like"] = lambda z, value: Number(lambda: constant(z.value, value))
     named["rounding"] = lambda z: KINK * 2.0**-23
-    return Target(named | words, rebound), Number
+    made: dict[str, Any] = {
+        "exp_in_reach": named["exp"],
+        "log_chance": named["log"],
+        "log_rest": lambda s: named["log"](1 - s),
+        "log1p": lambda z: named["log"](1 + z),
+        "expm2": lambda u: named["exp"](u) - 1 - u,
+    }
+    return Target(named | made | words, rebound), Number
+
+
+def tail_in_words(kind: Kind, words: Container[str]) -> Formula:
+    """Return the formula of a link's tail.
+
+    Raises:
+        ValueError: it has no translation into these words.
+    """
+    formula = kind.formulas.get("tail_of_size", kind.formulas["tail"])
+    flaw = flaw_of(formula, words)  # type: ignore[arg-type]
+    if flaw is not None:
+        raise ValueError(f"the link has no ONNX translation, as for its formula tail, {flaw}")
+    return formula
 
 
 METHODS = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import linecache
 import textwrap
+import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -36,15 +38,23 @@ class Target:
 
     def named(self, function: FunctionType, name: str) -> Any:
         """Return what a name of a formula means here."""
-        value = function.__globals__[name]
+        value = meanings_of(function)[name]
         if is_word(function, name):
             return self.words.get(name)  # what has none is not called, or is written otherwise
         return self(value) if isinstance(value, FunctionType) else self._number(value)
 
 
+def meanings_of(function: FunctionType) -> dict[str, Any]:
+    """Return what a formula takes from its file, or from a function that made it, by name."""
+    named = function.__code__.co_names
+    here = {name: function.__globals__[name] for name in named if name in function.__globals__}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return here | {name: cell.cell_contents for name, cell in cells}
+
+
 def names_of(function: FunctionType) -> list[str]:
-    """Return the names that a formula takes from its file: words, constants and functions."""
-    return [name for name in function.__code__.co_names if name in function.__globals__]
+    """Return the names of words, constants and functions that a formula takes."""
+    return [*meanings_of(function)]
 
 
 def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -55,7 +65,55 @@ def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def rebound(function: FunctionType, names: dict[str, Any]) -> FunctionType:
     """Return the same code with other meanings of its names."""
+    if function.__closure__:
+        return restated(function, names)
     return FunctionType(function.__code__, names, function.__name__)
+
+
+def text_of(formulas: Mapping[str, Any], traits: object) -> str:
+    """Return what tells formulas from others, in any process; of no known source, never again."""
+    left, told, parts = [*formulas.items()], set(), [repr(traits)]
+    try:
+        for name, value in left:
+            parts.append(f"{name} {value!r}" if isinstance(value, int | float) else name)
+            if isinstance(value, FunctionType) and value not in told:
+                told.add(value)
+                parts.append(ast.unparse(parsed(value)))
+                others = meanings_of(value)
+                left += [
+                    (each, others[each]) for each in sorted(others) if not is_word(value, each)
+                ]
+    except (OSError, SyntaxError, ValueError, AssertionError):
+        return uuid.uuid4().hex[:12]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def flaw_of(formula: FunctionType, words: Container[str]) -> str | None:
+    """Return why a formula cannot be written in these words; None if it can."""
+    try:
+        tree, known = parsed(formula), meanings_of(formula)
+    except (OSError, SyntaxError, ValueError, AssertionError):
+        return "its source cannot be read"
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    own |= {each.arg for each in tree.args.args}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            return f"it takes `{ast.unparse(node)}`; name the number, or a word, outside of it"
+        if isinstance(node, ast.For | ast.While | ast.Lambda | ast.Try | ast.With):
+            return f"it has more than arithmetic: {type(node).__name__.lower()}"
+    for name in {node.id for node in named} - own:
+        value = known.get(name)
+        if name not in known or not isinstance(value, int | float | FunctionType):
+            return f"it takes `{name}`, which is no word of kofn.links.vocabulary and no number"
+        if is_word(formula, name):
+            if name not in words:
+                return f"there is no `{name}` for it"
+        elif isinstance(value, FunctionType):
+            inner = flaw_of(value, words)
+            if inner:
+                return f"it calls {name}: {inner}"
+    return None
 
 
 def restated(function: FunctionType, names: dict[str, Any], typed: bool = False) -> FunctionType:
@@ -73,7 +131,7 @@ def parsed(function: FunctionType) -> ast.FunctionDef:
     assert isinstance(made, ast.FunctionDef)
     for each in made.args.args:
         each.annotation = None
-    made.returns = None
+    made.returns, made.decorator_list = None, []
     if isinstance(made.body[0], ast.Expr) and isinstance(made.body[0].value, ast.Constant):
         del made.body[0]
     return made
@@ -128,7 +186,11 @@ class Renamed(ast.NodeTransformer):
 
 def is_word(function: FunctionType, name: str) -> bool:
     """Return whether a name of a formula is one of the vocabulary's."""
-    return getattr(function.__globals__[name], "__module__", None) == vocabulary.__name__
+    return getattr(meanings_of(function)[name], "__module__", None) == vocabulary.__name__
+
+
+SYNTAX = "where", "divided"
+"""The words that `Typed` writes as branches and quotients, not as calls."""
 
 
 class Typed(ast.NodeTransformer):

@@ -1,17 +1,18 @@
-"""Array code of a link with two infinite tails, by its formulas. (Tests: test_links.py.)"""
+"""Array code of a link by its formulas. (Tests: test_links.py.)"""
 
 from __future__ import annotations
 
 from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.typing import ArrayT
-from kofn.links.link import BuiltIn, zero_at_ends
+from kofn.links.kind import Kind
+from kofn.links.link import BuiltIn, Link, zero_at_ends
 from kofn.links.vocabulary import Real, exp, where
 
 
-class TwoTails(BuiltIn):
-    """A link with 0 < F < 1 everywhere; its class overrides what array code does better."""
+class OfFormulas(Link):
+    """A link that is made of scalar formulas; its class overrides what array code does better."""
 
-    _infinite_tails = True
+    kinds: tuple[Kind, ...]
 
     def _tail(self, z: Array) -> tuple[Real, ...]:
         """Return (the smaller of F and 1 − F; whether F > ½; F′; F″)."""
@@ -48,6 +49,42 @@ class TwoTails(BuiltIn):
         slope: ArrayT = self.kinds[0].called("density", z)
         return slope
 
+    def quantile(self, q: ArrayT) -> ArrayT:
+        if "quantile" not in self.kinds[0].formulas:
+            return super().quantile(q)
+        z: ArrayT = self.kinds[0].called("quantile", q, 1 - q)
+        return z
+
+    def integral(self, z: ArrayT) -> ArrayT:
+        if "integral" not in self.kinds[0].formulas:
+            return super().integral(z)
+        rest, up, _ = self.kinds[0].called("integral", z)
+        return rest + namespace(z).where(up, self._from_mean(z), 0.0)
+
+    def upper_integral(self, z: ArrayT) -> ArrayT:
+        if "integral" not in self.kinds[0].formulas:
+            return super().upper_integral(z)
+        rest, up, _ = self.kinds[0].called("integral", z)
+        return rest - namespace(z).where(up, 0.0, self._from_mean(z))
+
+    def _from_mean(self, z: ArrayT) -> ArrayT:
+        moved: ArrayT = z + self.edge if self.edge else z
+        return moved
+
+    def omega(self, q: ArrayT) -> ArrayT:
+        if "omega" not in self.kinds[0].formulas:
+            return super().omega(q)
+        xp = namespace(q)
+        inside = (q > 0) & (q < 1)
+        bent = self.kinds[0].called("omega", xp.where(inside, q, 0.5))
+        return xp.where(inside, bent, zero_at_ends(q))
+
+
+class TwoTails(OfFormulas, BuiltIn):
+    """A built-in link with 0 < F < 1 everywhere."""
+
+    _infinite_tails = True
+
     def log_pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         upper = self.above_half(z)
@@ -70,26 +107,6 @@ class TwoTails(BuiltIn):
     def sf_slope(self, z: ArrayT) -> ArrayT:
         steep: ArrayT = self.kinds[0].called("log_above", z)[1]
         return steep
-
-    def quantile(self, q: ArrayT) -> ArrayT:
-        z: ArrayT = self.kinds[0].called("quantile", q, 1 - q)
-        return z
-
-    def integral(self, z: ArrayT) -> ArrayT:
-        rest, up, _ = self.kinds[0].called("integral", z)
-        return rest + namespace(z).where(up, z, 0.0)
-
-    def upper_integral(self, z: ArrayT) -> ArrayT:
-        rest, up, _ = self.kinds[0].called("integral", z)
-        return rest - namespace(z).where(up, 0.0, z)
-
-    def omega(self, q: ArrayT) -> ArrayT:
-        if "omega" not in self.kinds[0].formulas:
-            return super().omega(q)
-        xp = namespace(q)
-        inside = (q > 0) & (q < 1)
-        bent = self.kinds[0].called("omega", xp.where(inside, q, 0.5))
-        return xp.where(inside, bent, zero_at_ends(q))
 
 
 def apart(z: Array) -> tuple[Real, Real, float]:

@@ -25,6 +25,7 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
     xp = namespace(what.scores)
     x = what.scores
     what, target = what._replace(k=divided_as(what.k, x)), divided_as(target, x)
+    counted = None if per_row else playing(what)
     finite = ~xp.isinf(x)
     some = xp.any(finite, axis=-1)
     top = xp.where(some, greatest(xp.where(finite, x, -math.inf)), 0.0)
@@ -47,7 +48,7 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
         middle = search.low + (search.high - search.low) / 2
         at = xp.where(place == 0, start, xp.where(place == 1, end, middle))
         soft = softness(what, xp.exp(at))
-        soft = soft if per_row else mean_of(soft, playing(what))
+        soft = soft if counted is None else mean_of(soft, counted)
         inside, over = place > 1, soft > target
         return _Search(
             low=xp.where(inside & ~over, at, search.low),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_flag
+from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
@@ -34,6 +34,7 @@ from kofn.rows.compiled import whole
 __all__ = ["soft_assignment", "soft_assignment_prices"]
 
 
+@overload
 def soft_assignment(
     scores: ArrayT,
     k: float | Array,
@@ -43,7 +44,31 @@ def soft_assignment(
     temperature: float | Array = 1.0,
     mask: Array | None = None,
     hard: bool = False,
-) -> ArrayT:
+    rounds: None = None,
+) -> ArrayT: ...
+@overload
+def soft_assignment(
+    scores: ArrayT,
+    k: float | Array,
+    capacity: float | Array | None = None,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+    hard: bool = False,
+    rounds: int,
+) -> tuple[ArrayT, ArrayT]: ...
+def soft_assignment(
+    scores: ArrayT,
+    k: float | Array,
+    capacity: float | Array | None = None,
+    *,
+    link: LinkName | Link = "logistic",
+    temperature: float | Array = 1.0,
+    mask: Array | None = None,
+    hard: bool = False,
+    rounds: int | None = None,
+) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Return weights F((scores − α − β)/temperature): rows sum to k, columns to their capacity.
 
     α is a price per row and β one per column, found so that both margins hold; each weight is in
@@ -70,6 +95,10 @@ def soft_assignment(
             entries that are largest less their columns' prices; of a fractional k, one entry is its
             fraction. Rows sum to k exactly; columns to their capacity only roughly, the closer the
             lower the temperature is.
+        rounds: stop after so many rounds of columns, then rows, as Sinkhorn's iteration does, and
+            return (weights, distance). Rows then sum to k, and columns miss their capacity by
+            `distance` at most, of the shape `scores.shape[:-2]`. Both have the derivatives of
+            these rounds. Not with hard=True.
 
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
@@ -114,7 +143,13 @@ def soft_assignment(
     """
     refuse("soft_assignment")
     link, is_hard = table.resolve(link), check_flag("hard", hard)
+    if rounds is not None:
+        check_integer("rounds", rounds, "None, or an integer ≥ 1", 1)
+        if is_hard:
+            raise ValueError(f"hard must be False with rounds; got rounds={rounds!r}")
     given = matrices(scores, k, capacity, link, temperature, mask)
+    if rounds is not None:
+        return _by_rounds(scores, given, link, rounds)
     if 0 in given.x.shape[-2:]:
         nothing: Any = cast(_empty(given), scores.dtype)
         return nothing
@@ -178,6 +213,17 @@ def soft_assignment_prices(
     return found
 
 
+def _by_rounds(scores: Any, given: Matrices, link: Link, rounds: int) -> Any:
+    if 0 in given.x.shape[-2:]:
+        nothing = _empty(given)
+        found = nothing, namespace(nothing).sum(nothing, axis=(-2, -1))
+    else:
+        from kofn.maps.assignment.rounds import weights_by_rounds
+
+        found = _called(weights_by_rounds, given, link, rounds=rounds)
+    return tuple(cast(each, scores.dtype) for each in found)
+
+
 def _empty(given: Matrices) -> Array:
     """Return weights of matrices without entries; every argument has a derivative of 0 in them."""
     xp, parts = namespace(given.x), [each for each in given if isinstance(each, type(given.x))]
@@ -195,23 +241,25 @@ def _no_prices(given: Matrices) -> tuple[Array, Array]:
     return alpha, beta
 
 
-def _called(function: Any, given: Matrices, link: Link) -> Any:
+def _called(function: Any, given: Matrices, link: Link, **more: int) -> Any:
     """Call a function of matrices, compiled as a whole for JAX, by process for DTensors."""
     number = link.alpha if isinstance(link.alpha, float) else None
     alpha = None if isinstance(link.alpha, float) else given.alpha
     if is_dtensor(given.x):
         from kofn.arrays.torch.dtensors import locally
 
-        return locally(lambda *own: _called(function, Matrices(*own), link), *given[:4], alpha)
+        return locally(
+            lambda *own: _called(function, Matrices(*own), link, **more), *given[:4], alpha
+        )
     # NumPy has no arrays of one number, but scalars, which branches do not look at.
     arrays = [each if each is None else each[None] for each in (*given[:4], alpha)]
     if is_jax(given.x):
         from kofn.arrays.jax.compile import bound
 
-        found = whole(bound(function, link_id=link.id, number=number), *arrays)
+        found = whole(bound(function, link_id=link.id, number=number, **more), *arrays)
     else:
         with quiet(given.x):
-            found = function(*arrays, link_id=link.id, number=number)
+            found = function(*arrays, link_id=link.id, number=number, **more)
     return tuple(each[0] for each in found) if isinstance(found, tuple) else found[0]
 
 

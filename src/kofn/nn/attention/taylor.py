@@ -40,7 +40,7 @@ def taylor_attention(
         value = torch.cat([value, torch.ones_like(value[..., :1])], -1)  # for Σ f
         if live is not None:
             key, value = (torch.where(live[..., None], each, 0.0) for each in (key, value))
-        grouped = query.unflatten(-3, (key.shape[-3], groups))
+        grouped = query.reshape(*query.shape[:-3], key.shape[-3], groups, *query.shape[-2:])
         key, value = key.unsqueeze(-3), value.unsqueeze(-3)
         sums = _causal(grouped, key, value) if is_causal else _all(grouped, key, value)
         sums = sums.flatten(-4, -3)
@@ -60,7 +60,9 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     query, earlier = query[..., blind.shape[-2] :, :], max(earlier, 0)
     state = _features(key[..., :earlier, :]).mT @ value[..., :earlier, :]
     key, value = key[..., earlier:, :], value[..., earlier:, :]
-    for q, k, v in zip(*(each.split(CHUNK, -2) for each in (query, key, value)), strict=True):
+    for q, k, v in zip(
+        *(torch.split(each, CHUNK, -2) for each in (query, key, value)), strict=True
+    ):
         s = q @ k.mT
         parts.append(_features(q) @ state + (1 + s + s * s / 2).tril() @ v)
         state = state + _features(k).mT @ v
@@ -70,6 +72,6 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _features(x: Tensor) -> Tensor:
     """Return φ(x), with each pair of two entries once: (1, x, x_i·x_j, x_i²/√2)."""
     size = x.shape[-1]
-    i, j = torch.triu_indices(size, size, device=x.device)
+    i, j = torch.triu_indices(size, size, dtype=torch.int64, device=x.device)
     once = torch.ones_like(i, dtype=x.dtype).masked_fill(i == j, 1 / math.sqrt(2))
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., i] * x[..., j] * once], -1)

@@ -103,11 +103,10 @@ class RouterBase(Counting):
             self.SUMS = (*self.SUMS, "replayed")
             self.replayed = torch.zeros_like(self.counts)
 
-    @torch.no_grad()
     def _count_choice(
         self, indices: Tensor, taken: Tensor | None, replayed: Tensor | None, at_hand: bool = False
     ) -> None:
-        """Count the load of a call, and apart from it what was replayed."""
+        """Count the load of a call, and apart from it what was replayed; integers have no graph."""
         if replayed is not None:
             apart = replayed[:, None] if taken is None else taken & replayed[:, None]
             counts = once(counts_of(indices, apart, self.num_experts))

@@ -102,7 +102,6 @@ class Counting(Tally):
         super().__init__()
         self.counts = zero_counts(num_experts, device)
 
-    @torch.no_grad()
     def add(self, counts: Tensor) -> None:
         """Add to the counts; a compiled program may do so inside a checkpoint."""
         check_tensors(counts=counts, integers=True)

@@ -16,7 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
-from kofn.kernels.cpu.choice.layout import LANES, room_of, room_of_choices
+from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, room_of, room_of_choices
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -24,6 +24,7 @@ from kofn.kernels.cpu.runtime.memory import memory_of, per_row
 from kofn.kernels.cpu.runtime.native import Code
 
 GRAIN = 16_384  # entries a thread takes at once
+HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
 _MODULES = {
@@ -164,7 +165,9 @@ def _offer(
     if count == 0:
         return
     code = code_of(name, max(x.itemsize, 4), kind)
-    words = array("q", (0, 0, count, max(1, GRAIN // n), n, *places))
+    grain, together = HALF_GRAIN if half.is_half(x) else GRAIN, ROWS if n <= ABREAST else 1
+    chunk = max(together, grain // n // together * together)
+    words = array("q", (0, 0, count, chunk, n, *places))
     job, run, kept = words, native.function(code), None
     if half.is_half(x):
         job, kept, room = _job_of_halves(code, words, x, room)

@@ -56,14 +56,17 @@ class UnknownError(Exception):
 def made(code: Code) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a function as Python has it, and the options that Numba takes for it."""
     name, _, of = code.name.partition("@")
-    function = getattr(import_module(f"{_HOME}.{code.module}"), name)
+    function, kind = getattr(import_module(f"{_HOME}.{code.module}"), name), code.kind
+    if code.is_own:
+        own = import_module(f"{_HOME}.compiler.own")
+        function, kind = own.remade(kind)(function), own.NEXT
     if of:
         file, _, name = of.partition(":")
         function = partial(function, getattr(import_module(file), name))
-    if code.kind is None:
+    if not code.number:
         return function, {"error_model": "numpy"}
     options = import_module(f"{_HOME}.rows.frame").OPTIONS
-    return function(code.kind, np.dtype(code.number).type), options
+    return function(kind, np.dtype(code.number).type), options
 
 
 def of_code(code: Code) -> str:
@@ -125,11 +128,11 @@ def _described(value: Any) -> tuple[str, list[Any]]:
         return "", [value.py_func, sorted(value.targetoptions.items()), value.locals]
     if isinstance(value, Intrinsic):
         return "", [value._defn, value._prefer_literal, value._ctor_kwargs]
-    if isinstance(value, FunctionType) and not _is_outside(value):
+    if isinstance(value, FunctionType) and not is_outside(value):
         return _of_function(value)
     if isinstance(value, MethodType):
         return "", [value.__func__, value.__self__]
-    if _is_outside(value):
+    if is_outside(value):
         return _name_of(value), [*overloads_of(value)]
     if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
         return value.__qualname__, [vars(value)[name] for name in ("_fields", "_field_defaults")]
@@ -142,7 +145,7 @@ def _name_of(value: Any) -> str:
     return f"{value.__module__}.{getattr(value, '__qualname__', value)}"
 
 
-def _is_outside(value: Any) -> bool:
+def is_outside(value: Any) -> bool:
     """Return whether a module, class or function is of another package, and not made of text."""
     if not isinstance(value, (ModuleType, type)) and not callable(value):
         return False
@@ -165,7 +168,7 @@ def _of_code(code: CodeType) -> tuple[str, list[Any]]:
 
 
 def _of_function(function: FunctionType) -> tuple[str, list[Any]]:
-    names = sorted(_names_in(function.__code__))
+    names = sorted(names_in(function.__code__))
     here = function.__globals__
     cells = (each.cell_contents for each in function.__closure__ or ())
     read: dict[str, Any] = dict(zip(function.__code__.co_freevars, cells, strict=True))
@@ -175,14 +178,14 @@ def _of_function(function: FunctionType) -> tuple[str, list[Any]]:
     return "", [function.__code__, given, [*read], within, [*overloads_of(function)]]
 
 
-def _names_in(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return {*code.co_names}.union(*map(_names_in, inner))
+    return {*code.co_names}.union(*map(names_in, inner))
 
 
 def _within(value: Any, names: list[str]) -> Any:
     """Return a value; for a module, what of these names it has, the only part that can be read."""
-    if not isinstance(value, ModuleType) or _is_outside(value):
+    if not isinstance(value, ModuleType) or is_outside(value):
         return value
     has = vars(value)
     return {name: _within(has[name], names) for name in names if name in has}

@@ -20,7 +20,7 @@ def address(code: Code) -> int:
     """Return the address of a function: in a library of other sources that has it as it is here,
     else compiled now.
     """
-    if library.is_stale():
+    if library.is_stale() and not code.is_own:
         from kofn.kernels.cpu.compiler import digests
 
         kept = library.kept(code.symbol, digests.of_code(code))
@@ -32,7 +32,7 @@ def address(code: Code) -> int:
 
 def translated(code: Code) -> str:
     """Return the function as LLVM's intermediate code."""
-    return shipped.find(code) or by_numba(code)
+    return (None if code.is_own else shipped.find(code)) or by_numba(code)
 
 
 def digest(code: Code) -> str:

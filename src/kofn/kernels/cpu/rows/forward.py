@@ -37,12 +37,15 @@ from kofn.kernels.cpu.rows.search import (
 from kofn.kernels.cpu.rows.search_lanes import (
     advance_all,
     aim_all,
+    alike_all,
     count_all,
     fresh_all,
+    left_all,
     move_all,
     off_all,
     open_all,
     settle_all,
+    spread_all,
     strange_all,
     sum_up_all,
 )
@@ -102,8 +105,7 @@ def _search(group, lanes, summed, checked):
             break
         if summed:
             sum_up_all(group.lanes)
-        advance_all(group.lanes, kind, size, round_, checked)
-        if count_all(group.lanes, SPECIAL):
+        if advance_all(group.lanes, kind, size, round_, checked):
             for r in range(group.count):
                 if lanes.state[r] == SPECIAL:
                     advance(nth(group, r), lanes, round_)
@@ -114,9 +116,10 @@ def _start(group, lanes):
     """Gather statistics of all rows, full ones where need be; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
+    alike = group.entries != 0 and alike_all(group.lanes)
     if group.entries:
         copy_all(group, layout.BRING, row.x, group.entries)
-    for r in range(count):
+    for r in range(1 if alike else count):
         each, k = nth(group, r), lanes.k[r]
         single = is_single(kind, k)
         peaks += 1 if single else 0
@@ -130,6 +133,9 @@ def _start(group, lanes):
             peak(each, lanes)
         else:
             finite_peak(each, lanes)
+    if alike:
+        peaks *= count
+        spread_all(group.lanes)
     summed = peaks if kind == EXPONENTIAL else 0
     if peaks and group.entries:
         pass_over_all(group, layout.PEAK)
@@ -151,7 +157,7 @@ def _start(group, lanes):
 @plain
 def _evaluate(group, lanes):
     """Evaluate the rows whose θ is not found; return whether there are any."""
-    any_open = count_all(group.lanes, OPEN) + count_all(group.lanes, SUMMED) > 0
+    any_open = left_all(group.lanes) > 0
     if group.entries:
         if any_open:
             _prepare(group)

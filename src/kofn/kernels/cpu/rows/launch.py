@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import BOUNDED, EXPONENTIAL, OF_ALPHA, POWER, kind_of
+from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
@@ -47,7 +47,9 @@ LOGS = Code("rows.worker", "logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS
-"""The work of threads on rows; `passes_of` says which passes each calls."""
+"""The work of threads on rows; `passes_of` says which passes each calls. The last alone
+reads neither formulas nor traits of links.
+"""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
@@ -96,9 +98,9 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    instead = {"first_evaluation": "evaluate"} if kind in BOUNDED else {}  # nothing to prepare
+    instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}  # nothing to prepare
     if not short:
-        instead |= {"peak": "finite_peak"} if kind in BOUNDED else {}
+        instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
@@ -265,11 +267,9 @@ def plan_of(
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     group = layout.together(n, 3 if cotangent else 2, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes)
-    grain, begun = (
-        GRAIN if size == single else HALF_GRAIN,
-        room if group < 0 else layout.HEAD,
-    )
+    grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = code if isinstance(code, Code) else ANSWER
+    run = run._replace(kind=kind) if kind > NEXT and run in WORK[:-1] else run
     return planned(run, each, n, group, grain, room, begun)
 
 
@@ -304,9 +304,9 @@ def deal(
     n, alphas, address = x.shape[-1], link.alpha, memory.address
     number = alphas is None or type(alphas) is float
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
+    kind, place = (number_of(link), NEXT) if kind is None else (kind, kind)
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
-    assert kind is not None  # `serving` has found kernels
     of_link = kind if not likely else LIKELY
     back = cotangent is not None
     answers = out is not None  # else the prepared entries need memory
@@ -328,7 +328,7 @@ def deal(
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
     words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes

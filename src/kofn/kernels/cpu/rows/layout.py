@@ -15,6 +15,9 @@ LOGARITHMS = with_formula("logarithm", "hazard")
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
 
+SERVES_OWN = True
+"""Links of a user's own, if they are made of formulas: see compiler/own.py."""
+
 LANES = 16
 
 SHORT, SHORT_NARROW = 112, 48

@@ -70,6 +70,41 @@ def count_all(address, state):
 
 
 @plain
+def left_all(address):
+    """Count the lanes whose θ is yet to be found."""
+    widest_vectors()
+    lanes, count = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        state = lanes.state[r]
+        count += 1 if (state == OPEN) | (state == SUMMED) else 0
+    never_unroll()
+    return count
+
+
+@plain
+def alike_all(address):
+    """Whether k and α of all lanes are those of the first."""
+    widest_vectors()
+    lanes, others = carray(pointer(address), 1, LANE)[0], 0
+    k, alpha = lanes.k[0], lanes.alpha[0]
+    for r in range(LANES):
+        others += 0 if (lanes.k[r] == k) & (lanes.alpha[r] == alpha) else 1
+    never_unroll()
+    return others == 0
+
+
+@plain
+def spread_all(address):
+    """Give all lanes the quantiles of the first."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    bell, own, end, alone = lanes.bell[0], lanes.own[0], lanes.end[0], lanes.alone[0]
+    for r in range(LANES):
+        lanes.bell[r], lanes.own[r], lanes.end[r], lanes.alone[r] = bell, own, end, alone
+    never_unroll()
+
+
+@plain
 def strange_all(address, count):
     """Count the rows that had something unusual."""
     widest_vectors()
@@ -124,10 +159,11 @@ def open_all(address, count, n, kind, size):
 def advance_all(address, kind, size, round_, checked):
     """Take Halley's step in the open lanes where the bracket and the spread of the scores allow it.
 
-    One up to `checked` may be the last, where nothing was unusual.
+    One up to `checked` may be the last, where nothing was unusual. The answer is how many lanes are
+    special.
     """
     widest_vectors()
-    lanes = carray(pointer(address), 1, LANE)[0]
+    lanes, specials = carray(pointer(address), 1, LANE)[0], 0
     eps = 2.0**-23 if size == 4 else 2.0**-52
     one_tail, kinkless = kind not in TWO_TAILS, kind not in BOUNDED
     enough, steps = last_step(kind, size), STEPS[kind]
@@ -178,8 +214,11 @@ def advance_all(address, kind, size, round_, checked):
         lanes.low_odds[r] = odds_low if go else low_odds
         lanes.high_odds[r] = odds_high if go else high_odds
         lanes.delta[r] = target if go else delta
-        lanes.state[r] = after if searching else state
+        state = after if searching else state
+        lanes.state[r] = state
+        specials += 1 if state == is_special else 0
     never_unroll()
+    return specials
 
 
 @plain

@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kofn.kernels.contract import KINDS
+from kofn.kernels.contract import KINDS, Traits
 from kofn.kernels.cpu.runtime.vector_math import (
     _OPTIONS,
     LOG2_E,
@@ -159,7 +159,9 @@ _OF_ENTRIES = _SHARED | {
     "rounding": kink,
     "sqrt": math.sqrt,
 }
-_OF_ROWS = _SHARED | {name: getattr(math, name) for name in ("exp", "log", "log1p", "sqrt", "erfc")}
+_OF_ROWS = _OF_ENTRIES | {
+    name: getattr(math, name) for name in ("exp", "log", "log1p", "sqrt", "erfc")
+}
 
 
 def _compiled(function: Any, names: dict[str, Any]) -> Any:
@@ -170,6 +172,10 @@ OF_ENTRIES, OF_ROWS = Target(_OF_ENTRIES, _compiled), Target(_OF_ROWS, _compiled
 """Vector code in the type of the scores; libm's functions in float64, for one number of a row."""
 
 
+MADE: list[tuple[Any, tuple[Any, ...]]] = []
+"""What `by_kind` has made, and of what."""
+
+
 def by_kind(
     target: Target, name: str, takes: str, others: str = "", z: str = "", **more: Any
 ) -> Any:
@@ -178,9 +184,19 @@ def by_kind(
     A formula takes those arguments that it names; `z` says what a link that is not bounded gets
     for that. Links without the formula return `others`, which may call what `more` names.
     """
+    made = of_kinds(KINDS, target, name, takes, others, z, more)
+    MADE.append((made, (target, name, takes, others, z, more)))
+    return made
+
+
+def of_kinds(
+    kinds: tuple[Traits, ...], target: Target, name: str, takes: str, others: str, z: str,
+    more: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Return the same of these links."""
     names = {"real": real, "math": math, "__name__": __name__} | more
     chosen = Chosen(target, name, takes, names)
-    for number, traits in enumerate(KINDS):
+    for number, traits in enumerate(kinds):
         if name in traits.kind.formulas:
             given = {"rest": "1 - q"} | ({"z": "a" if traits.bounded else z} if z else {})
             chosen.add(number, traits.kind.formulas[name], given)

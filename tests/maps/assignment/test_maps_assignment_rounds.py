@@ -1,0 +1,73 @@
+"""Rounds of soft_assignment: Sinkhorn's, and how far the columns are from their capacity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from kofn import soft_assignment
+from kofn.links import __all__ as LINKS
+
+SCORES = np.random.default_rng(0).normal(size=(12, 4))
+MAKE = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
+
+
+@pytest.mark.parametrize("framework", MAKE)
+def test_three_rounds_are_three_of_sinkhorn(framework):
+    q = np.exp(SCORES / 2)
+    for _ in range(3):
+        q *= 3 / q.sum(0)
+        q /= q.sum(1, keepdims=True)
+    how = dict(link="exponential", temperature=2.0, rounds=3)
+    weights, distance = soft_assignment(MAKE[framework](SCORES), 1, **how)
+    np.testing.assert_allclose(np.asarray(weights), q, rtol=1e-5, atol=1e-6)
+    assert float(distance) == pytest.approx(abs(q.sum(0) - 3).max(), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("link", [name for name in LINKS if name not in ("Link", "entmax")])
+def test_many_rounds_are_the_assignment_and_the_distance_says_how_near(link):
+    batch = np.stack([SCORES, SCORES[::-1]])
+    mask = np.ones((12, 4), bool)
+    mask[3, 2:] = mask[5] = False
+    how = dict(link=link, mask=mask)
+    capacity = np.array([6.0, 5.5, 5.5, 5.0])
+    whole = soft_assignment(batch, 2, capacity, **how)
+    last = np.inf
+    for rounds in (1, 3, 60):
+        weights, distance = soft_assignment(batch, 2, capacity, **how, rounds=rounds)
+        missed = abs(weights.sum(-2) - capacity).max(-1)
+        np.testing.assert_allclose(distance, missed, rtol=1e-12, atol=1e-12)
+        assert distance.max() < last
+        last = distance.max()
+    assert last < 1e-6
+    np.testing.assert_allclose(weights, whole, atol=1e-6)
+
+
+def test_columns_that_take_nothing_or_all():
+    capacity = np.array([12.0, 0.0, 0.0, 0.0])
+    weights, distance = soft_assignment(SCORES, 1, capacity, rounds=2)
+    np.testing.assert_array_equal(weights, np.eye(4)[[0] * 12])
+    assert distance == 0
+
+
+def test_they_have_the_derivatives_of_the_rounds():
+    x = torch.tensor(SCORES[:5, :3], requires_grad=True)
+    t = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, t: soft_assignment(x, 1, temperature=t, rounds=2), (x, t)
+    )
+    grad = jax.jit(jax.grad(lambda x: (soft_assignment(x, 1, rounds=2)[0] ** 2).sum()))(SCORES)
+    x = torch.tensor(SCORES, requires_grad=True)
+    (soft_assignment(x, 1, rounds=2)[0] ** 2).sum().backward()
+    np.testing.assert_allclose(np.asarray(grad), x.grad, atol=1e-6)
+
+
+def test_what_is_refused_and_what_is_empty():
+    with pytest.raises(ValueError, match="rounds must be None, or an integer ≥ 1; got 0"):
+        soft_assignment(SCORES, 1, rounds=0)
+    with pytest.raises(ValueError, match="hard must be False with rounds; got rounds=3"):
+        soft_assignment(SCORES, 1, rounds=3, hard=True)
+    weights, distance = soft_assignment(np.zeros((2, 0, 4)), 1, rounds=3)
+    assert weights.shape == (2, 0, 4)
+    assert distance.tolist() == [0, 0]

@@ -1,0 +1,92 @@
+"""Links of a user's own, of scalar formulas, as users write them; some are built-in ones again."""
+
+from kofn import links
+from kofn.links.built_in import entmax, logistic
+from kofn.links.vocabulary import exp, expm2, greatest, least, over, size, sqrt, where
+
+
+class Student(links.ScalarLink):
+    """Student's t with two degrees of freedom: tails as heavy as 1/z²."""
+
+    smooth = True
+
+    @staticmethod
+    def tail(z):
+        square = 2 + z * z
+        root = sqrt(square)
+        slope = over(1, root * square)
+        return over(1, root * (root + size(z))), z > 0, slope, -3 * z * over(slope, square)
+
+    @staticmethod
+    def integral(z):
+        root = sqrt(2 + z * z)
+        rest = over(1, root + size(z))
+        return rest, z > 0, over(1, root)
+
+    @staticmethod
+    def omega(q):
+        return -sqrt(2 * q * (1 - q))
+
+
+log_below, square_integral, entmax_omega = (
+    logistic.log_below,
+    entmax.square_integral,
+    entmax.omega,
+)
+EULER = 0.5772156649015329
+
+
+class Gumbel(links.ScalarLink):
+    """exp(−e^−y) of mean zero, by its tail alone, which falls differently on both sides."""
+
+    smooth = True
+
+    @staticmethod
+    def tail(z):
+        y = z + EULER
+        e = greatest(exp(-size(y)), 1e-30)
+        w = where(y > 0, e, over(1, e))
+        p = exp(-w)
+        near = -least(w, 0.69)
+        return where(p > 0.5, -near - expm2(near), p), p > 0.5, w * p, w * p * (w - 1)
+
+
+class Again(links.ScalarLink):
+    """The logistic link again."""
+
+    smooth = True
+    tail = staticmethod(logistic.tail)
+    density = staticmethod(logistic.density)
+    integral = staticmethod(logistic.integral)
+    quantile = staticmethod(logistic.quantile)
+    log_below = staticmethod(logistic.log_below)
+    omega = staticmethod(logistic.omega)
+    logarithm = staticmethod(logistic.logarithm)
+    hazard = staticmethod(logistic.hazard)
+
+    @staticmethod
+    def log_above(z):
+        return log_below(-z)
+
+
+class Square(links.ScalarLink):
+    """The link of α-entmax at α = 1.5 again."""
+
+    start, end, order = -4 / 3, 2.0, 2
+    tail = staticmethod(entmax.square_tail)
+    density = staticmethod(entmax.square_density)
+    logarithm = staticmethod(entmax.square_logarithm)
+    hazard = staticmethod(entmax.square_hazard)
+    above = staticmethod(entmax.square_above)
+
+    @staticmethod
+    def integral(z):
+        return square_integral(z, 0.5)
+
+    @staticmethod
+    def quantile(q):
+        return q**0.5 / 0.5
+
+    @staticmethod
+    def omega(q):
+        return entmax_omega(q, 0.5)

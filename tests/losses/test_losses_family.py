@@ -302,6 +302,19 @@ def test_margins_move_the_target_alone(framework):
     assert framework.numpy(logits) == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.parametrize("function", [losses.am_softmax, losses.arcface])
+def test_a_margin_moves_one_entry_of_a_row_and_copies_no_scores(function, rng):
+    x = torch.tensor(rng.uniform(-1, 1, (6, 50)).astype("float32"), requires_grad=True)
+    _, logits = function(x, torch.tensor(rng.integers(0, 50, 6)))
+    node, names = logits.grad_fn, []
+    while node is not None:
+        names.append(node.name())
+        node = node.next_functions[0][0] if node.next_functions else None
+    # The logits are an answer; nothing else has a number per entry.
+    assert names[-3:] == ["ScatterBackward0", "DivBackward0", "torch::autograd::AccumulateGrad"]
+    assert len(names) == 3
+
+
 def test_arcface_is_safe_at_the_ends_and_falls_all_the_way():
     for dtype in (torch.float32, torch.float64):
         ends = torch.tensor(

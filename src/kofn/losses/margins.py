@@ -13,8 +13,10 @@ from kofn.arrays.kinds import (
     cast,
     cast_like,
     compute_dtype,
+    deleted,
     framework,
     full_like,
+    is_torch,
     move_axis,
     namespace,
 )
@@ -24,6 +26,7 @@ from kofn.arrays.operations import (
     take_along_last,
     with_undivided_rows,
 )
+from kofn.arrays.tracing import is_at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses.fenchel_young import softmax_loss
 from kofn.losses.targets import Target, prepared
@@ -160,16 +163,32 @@ def _with_margin(
     )
     form, dim = checked.form, checked.form.dim
     with form.quiet():
-        x = form.turned(cast(without_deleted(cosines), compute_dtype(cosines)))
-        x = with_undivided_rows(x)
-        m = _margin(margin, cosines, form.n, x)
-        move = _with_margins if labels.labels is None or not form.n else _with_margin_at_label
-        t = checked.temperature
-        shifted = move(at_target, x, m, labels)
-        logits = shifted / t if type(t) is float else divided(shifted, t[..., None])
+        known = cosines if _all_in_play(cosines) else without_deleted(cosines)
+        x = with_undivided_rows(form.turned(cast(known, compute_dtype(cosines))))
+        m, t = _margin(margin, cosines, form.n, x), checked.temperature
+        if labels.labels is None or not form.n:
+            logits = _over(_with_margins(at_target, x, m, labels), t)
+        else:
+            place, moved = _at_label(at_target, x, m, labels)
+            if is_torch(x) and is_known(x) and type(t) is float:  # one array, and no copy of it
+                logits = (x / t).scatter_(-1, place.long(), moved / t)
+            else:
+                logits = _over(replaced_along_last(x, place, moved), t)
         turned = logits if dim == -1 else move_axis(logits, -1, dim)
         loss = softmax_loss(turned, target, dim=dim, mask=mask, reduction=reduction, **options)
         return loss, form.restored(logits)
+
+
+def _all_in_play(cosines: Array) -> bool:
+    """Return whether it is known that no cosine is deleted."""
+    if not is_at_hand(cosines) or 0 in cosines.shape:
+        return False
+    least = stop_gradient(cosines).min()
+    return bool((least == least) & ~deleted(least))
+
+
+def _over(x: Array, t: Any) -> Array:
+    return x / t if type(t) is float else divided(x, t[..., None])
 
 
 def _with_margins(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
@@ -182,8 +201,8 @@ def _with_margins(at_target: Any, x: Array, margin: Array, labels: Target) -> Ar
     return x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, margin) - at))
 
 
-def _with_margin_at_label(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
-    """Add it for one label per row, to the label's cosine alone."""
+def _at_label(at_target: Any, x: Array, margin: Array, labels: Target) -> tuple[Array, Array]:
+    """Return the places of one label per row, and the cosines there with the margin."""
     assert labels.labels is not None
     xp, place = namespace(x), labels.labels[..., None]
     cosine = take_along_last(x, place)
@@ -192,7 +211,7 @@ def _with_margin_at_label(at_target: Any, x: Array, margin: Array, labels: Targe
     for known in (labels.used, None if labels.valid is None else labels.valid == 1):
         some = some if known is None else some & known[..., None]
     at = xp.where(some, cosine, 0.0)
-    return replaced_along_last(x, place, xp.where(some, at_target(at, margin), cosine))
+    return place, xp.where(some, at_target(at, margin), cosine)
 
 
 def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:

@@ -107,7 +107,7 @@ LONG = {
     "masked": lambda: kofn.soft_topk(ROWS, 2, mask=ROWS > 0),
     "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
     "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
-    "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS[:2]), 2),
+    "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS), 2),
     "half precision": lambda: kofn.soft_topk(ROWS.half(), 2),
     "mapped over": lambda: torch.vmap(lambda x: kofn.soft_topk(x, 2))(ROWS),
     "differentiated": lambda: torch.func.grad(lambda x: kofn.soft_topk(x, 2)[0, 0])(ROWS),

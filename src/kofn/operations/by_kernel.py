@@ -85,5 +85,5 @@ def part(given: Given, where: np.ndarray) -> Given:
 
 
 def in_memory(array: Array) -> np.ndarray:
-    """Return a NumPy array that shares the memory."""
-    return np.asarray(array.detach() if is_torch(array) else array)
+    """Return a NumPy array that shares the memory, but for a view with the other sign."""
+    return array.numpy(force=True) if is_torch(array) else np.asarray(array)

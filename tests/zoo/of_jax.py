@@ -64,6 +64,11 @@ def is_small(call: Call, name: str) -> bool:
     return int(call.arguments[name].max()) < 8
 
 
+def has_its_numbers(dtype: str) -> Callable[[Call, str], bool]:
+    """An unsigned type has no -1, by which ids say that they are padding."""
+    return lambda call, name: int(call.arguments[name].min()) >= np.iinfo(dtype).min
+
+
 def needs_jax(call: Call) -> bool:
     """JAX's values have no use for a log-probability, nor JAX's scale for a mean, of NumPy."""
     return "surrogate" in call.name or call.name == "kofn.Normal.kl"
@@ -134,7 +139,10 @@ OTHERS = (
     other("numbers for booleans", lambda x: x.astype(int), BOOLEAN),
     other("masked array", lambda x: np.ma.masked_array(x), of=beside),
     other("objects", lambda x: np.asarray(x).astype(object), of=beside),
-    *(other(dtype, lambda x, dtype=dtype: x.astype(dtype), INTEGER) for dtype in INTEGERS),
+    *(
+        other(dtype, lambda x, dtype=dtype: x.astype(dtype), INTEGER, of=has_its_numbers(dtype))
+        for dtype in INTEGERS
+    ),
 )
 """What functions may refuse."""
 

@@ -11,7 +11,12 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_flag, check_same_kind
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, full_like, is_torch
-from kofn.arrays.operations import divided_as, take_along_last, with_undivided_rows
+from kofn.arrays.operations import (
+    as_indices,
+    divided_as,
+    take_along_last,
+    with_undivided_rows,
+)
 from kofn.arrays.tracing import at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import named as formulas
@@ -140,8 +145,7 @@ def check_named(ids: Any, log_probs: Any, scores: Any, form: Form) -> tuple[Arra
         raise ValueError(
             f"log_probs must have the shape of ids, {shape}; got {tuple(log_probs.shape)}"
         )
-    entries = adopt(ids, scores)
-    entries = entries if form.kind == "jax" else cast(entries, form.xp.int64)
+    entries = as_indices(adopt(ids, scores))  # of unsigned numbers, none is padding
     log_p = stop_gradient(adopt(log_probs, scores))
     single = dtype_name(log_p) in ("float16", "bfloat16", "float32")
     return entries, cast(log_p, form.xp.float32 if single else form.xp.float64)

@@ -40,7 +40,9 @@ def exact(function):
 
 
 @pytest.mark.parametrize(
-    ("link", "cdf"), [(STUDENT, student), (GUMBEL, gumbel), (SQUARE, square)], ids=str
+    ("link", "cdf"),
+    [(STUDENT, student), (GUMBEL, gumbel), (SQUARE, square)],
+    ids=["Student", "Gumbel", "Square"],
 )
 def test_functions_of_arrays_are_those_of_the_distribution(link, cdf):
     def near(found, right):

@@ -11,8 +11,12 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _WORD = re.compile(r"<m[io]>([A-Za-z]{2,})</m[io]>(<mo[^>]*>(?:\(|&#x00028;)|)")
 
-# An infinity is a number, and a plus-minus an operator.
-_MEANT = {"<mo>&#x0221E;</mo>": "<mi>&#x0221E;</mi>", "<mi>&#x000B1;</mi>": "<mo>&#x000B1;</mo>"}
+# An infinity is a number, and a plus-minus an operator. The italic θ of the font looks like θ̂.
+_MEANT = {
+    "<mo>&#x0221E;</mo>": "<mi>&#x0221E;</mi>",
+    "<mi>&#x000B1;</mi>": "<mo>&#x000B1;</mo>",
+    "<mi>&#x003B8;</mi>": '<mi mathvariant="normal">&#x003B8;</mi>',
+}
 
 
 def drawn(content: str) -> str:

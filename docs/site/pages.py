@@ -34,13 +34,20 @@ def _texts() -> dict[str, str]:
     }
 
 
-def _sections(text: str) -> list[tuple[str, list[str]]]:
-    """Return the headings of an index and the pages in the first column of the table below each."""
-    found = []
-    for part in re.split(r"^## ", text, flags=re.MULTILINE):
-        rows = re.findall(r"^\|.*\]\(([\w/.]+\.md)\)", part, re.MULTILINE)
-        rows = [row for row in rows if not row.endswith("README.md")]
-        found.append((part.partition("\n")[0], rows))
+def _sections(text: str, level: str = "## ") -> list[tuple[str, list]]:
+    """Return the headings of an index, with the pages in the first column of the table below each.
+
+    A heading that has headings below it has these as groups, each with its pages.
+    """
+    found: list[tuple[str, list]] = []
+    for part in re.split(rf"^{level}", text, flags=re.MULTILINE):
+        title, _, below = part.partition("\n")
+        if "\n### " in below:
+            groups = _sections(below, "### ")
+            found.append((title, [{group: pages} for group, pages in groups if pages]))
+            continue
+        rows = re.findall(r"^\|.*\]\(([\w/.]+\.md)\)", below, re.MULTILINE)
+        found.append((title, [row for row in rows if not row.endswith("README.md")]))
     return found
 
 

@@ -42,6 +42,25 @@ def test_all_pages_are_plain_markdown_in_one_folder() -> None:
     assert set(every) - set(listed) == {p for p in every if p.startswith("repository/")}
 
 
+def test_pages_to_use_are_in_groups_that_can_be_read_at_a_glance() -> None:
+    pytest.importorskip("PIL")
+    import pages
+
+    use = {title: entries for part in pages.navigation() for title, entries in part.items()}
+    groups = {title: entries for group in use["Use it"] for title, entries in group.items()}
+    assert len(groups) > 4
+    assert all(1 < len(entries) < 9 for entries in groups.values()), groups
+    index = PAGES["README.md"]
+    assert index.index("```python") < index.index("## Install") < index.index("## Try it")
+
+
+def test_captions_say_what_a_figure_shows() -> None:
+    """Not how it was made, which benchmarks.md says."""
+    made = re.compile(r"^!\[.*\n\n\*(?:Drawn|Made|`(?:make|python) ).*", re.MULTILINE)
+    found = {name: made.findall(page) for name, page in PAGES.items()}
+    assert {name: captions for name, captions in found.items() if captions} == {}
+
+
 def test_names_lead_to_the_reference_where_they_are_kofns() -> None:
     pytest.importorskip("PIL")
     pytest.importorskip("latex2mathml")
@@ -117,6 +136,8 @@ def test_formulas_become_mathml() -> None:
     assert "<math" in drawn
     assert "arithmatex" not in drawn
     assert formulas.said(r"a \(x &lt; \alpha\) b") == "a x&lt;α b"
+    theta = formulas.drawn(r'<span class="arithmatex">\(\theta\)</span>')
+    assert '<mi mathvariant="normal">&#x003B8;</mi>' in theta  # the italic one looks like θ̂
     block = formulas.drawn(r'<div class="arithmatex">\[\max_p \log(x) \to \infty\]</div>')
     assert 'display="block"' in block
     assert '<mo lspace="0.167em" rspace="0">log</mo><mo' in block

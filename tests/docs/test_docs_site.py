@@ -61,6 +61,15 @@ def test_captions_say_what_a_figure_shows() -> None:
     assert {name: captions for name, captions in found.items() if captions} == {}
 
 
+def test_terms_of_the_articles_are_in_chinese_first() -> None:
+    table = PAGES["from_the_articles.md"].partition("## By name")[2].partition("\n## ")[0]
+    terms = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)[2:]
+    chinese = [bool(re.match("[\u4e00-\u9fff]", term)) for term in terms]
+    assert sum(chinese) > 8
+    assert chinese == sorted(chinese, reverse=True)
+    assert {"稀疏", "待定常数", "迭代构造", "温度"} < {term.partition(",")[0] for term in terms}
+
+
 def test_names_lead_to_the_reference_where_they_are_kofns() -> None:
     pytest.importorskip("PIL")
     pytest.importorskip("latex2mathml")

@@ -335,6 +335,29 @@ def test_a_bad_address_is_told_and_the_rest_used(visit, part, words):
     assert_shows_what_kofn_computes(tab)
 
 
+@pytest.mark.parametrize(
+    ("name", "typed", "became", "words"),
+    [
+        ("k", "99", "8", "k goes from 0 to 8, the number of scores"),
+        ("k", "-1", "0", "k goes from 0 to 8, the number of scores"),
+        ("T", "0", "0.01", "T goes from 0.01 to 100"),
+    ],
+)
+def test_a_number_out_of_its_limits_becomes_the_nearest_and_the_page_says_why(
+    visit, name, typed, became, words
+):
+    tab = visit()
+    field, said = tab.locator(f"#{name}-field"), tab.locator("#limits")
+    field.fill(typed)
+    assert said.inner_text() == f"{words}."
+    field.blur()
+    assert said.inner_text() == f"{words}: {typed} became {became}."
+    assert (field.input_value(), state(tab)[name]) == (became, became)
+    field.fill("2")
+    assert said.inner_text() == ""
+    assert_shows_what_kofn_computes(tab)
+
+
 def test_scores_are_typed_and_pasted(visit):
     tab = visit()
     field = tab.locator("#scores-text")

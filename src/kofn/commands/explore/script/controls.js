@@ -3,7 +3,7 @@
 import { add, find, fixed, rounded3, set, short } from "./dom.js";
 import { LINK_NAMES, cdfOf, linkOf } from "./links.js";
 import { setUpMatrix } from "./matrix/matrix_controls.js";
-import { numberOf } from "./numbers.js";
+import { clamp, numberOf } from "./numbers.js";
 import { MOST_ENTRIES, parseScores, writeScores } from "./state.js";
 
 /** A field shows the state, except while someone writes into it. */
@@ -11,10 +11,12 @@ function show(field, text) {
   if (document.activeElement !== field && field.value !== text) field.value = text;
 }
 
-/** A slider and the field beside it, for one number of the state. */
-function pair(store, name, toSlider, fromSlider) {
+/** A slider and the field beside it, for one number of the state; `most` says what its limit is. */
+function pair(store, name, toSlider, fromSlider, most = "") {
   const slider = find(`#${name}-slider`);
   const field = find(`#${name}-field`);
+  const limits = find("#limits");
+  const range = () => `${name === "alpha" ? "α" : name} goes from ${field.min} to ${field.max}${most}`;
   const say = () => {
     const value = store.state[name];
     slider.value = toSlider(value);
@@ -25,18 +27,29 @@ function pair(store, name, toSlider, fromSlider) {
   };
   slider.oninput = () => {
     store.stop();
+    set(limits, { text: "" });
     store.change({ [name]: fromSlider(Number(slider.value)) });
   };
-  const take = () => {
+  const nearest = (value) => clamp(value, Number(field.min), Number(field.max));
+  field.oninput = () => {
     const value = numberOf(field.value);
-    const good = value >= Number(field.min) && value <= Number(field.max);
+    const good = value === nearest(value);
     set(field, { "aria-invalid": good ? null : "true" });
+    set(limits, { text: good ? "" : `${range()}.` });
     if (!good) return;
     store.stop();
     store.change({ [name]: value });
   };
-  field.oninput = take;
-  field.onblur = () => say();
+  // What is out of the limits becomes the nearest of them, and the page says why.
+  field.onblur = () => {
+    const value = numberOf(field.value);
+    if (Number.isNaN(value)) set(limits, { text: "" });
+    else if (value !== nearest(value)) {
+      set(limits, { text: `${range()}: ${field.value} became ${nearest(value)}.` });
+      store.change({ [name]: nearest(value) });
+    }
+    say();
+  };
   return say;
 }
 
@@ -64,7 +77,7 @@ export function setUpLinks(store) {
 
 export function setUpControls(store) {
   setUpLinks(store);
-  const k = pair(store, "k", (x) => x, (x) => x);
+  const k = pair(store, "k", (x) => x, (x) => x, ", the number of scores");
   const T = pair(store, "T", Math.log10, (x) => rounded3(10 ** x));
   const alpha = pair(store, "alpha", (x) => x, (x) => x);
   const count = find("#count");

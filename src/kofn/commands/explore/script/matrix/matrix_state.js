@@ -50,9 +50,9 @@ export function resized(matrix, m, n, score) {
   return changedMatrix(matrix, { scores, off, rows, columns: shared(all, kept, m) });
 }
 
-/** The rows of scores in a text: a line each, or between semicolons or brackets. */
+/** The rows of scores in a text: a line each, or between semicolons or brackets; Chinese signs, too. */
 export function parseMatrix(text) {
-  const lines = text.split(/[\n;[\]]+/).map((line) => line.split(/[\s,]+/).filter(Boolean));
+  const lines = text.split(/[\n;；[\]]+/).map((line) => line.split(/[\s,，、]+/).filter(Boolean));
   const rows = lines.filter((words) => words.length);
   const scores = rows.map((words) => words.map(numberOf));
   if (!scores.length || scores.some((row) => row.length !== scores[0].length)) {

@@ -276,7 +276,7 @@ def test_scores_on_a_device_are_none_that_its_cache_has(stood_in):
 
 def test_large_shapes_are_for_devices():
     for case in cases.CASES:
-        if case.name == "floor":
+        if case.name in ("floor", "balance"):  # have shapes of their own
             continue
         assert [each.name for each in cases.on_device(case, "cpu")] == [case.name]
         there = list(cases.on_device(case, "cuda"))

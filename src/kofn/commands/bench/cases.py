@@ -31,8 +31,12 @@ CASES = (
     Case("half", (512, 1024), 32, ("bfloat16", "float16")),
     Case("knapsack", (512, 1024), 100, ("float32",)),
     Case("segments", (1024, 64), 8, ("float32",)),
+    Case("balance", (4096, 64), 8, ("float32",)),
     Case("floor", (4096, 64), 8, ("float32",)),
 )
+
+EXPERTS = (64, 256)
+"""For how many experts `balance` times a router."""
 
 FLOOR = ((16384, 8), (8192, 32), (4096, 64), (2048, 128), (1024, 1024), (1, 1 << 20))
 """Shapes of which `floor` has the nanoseconds of an entry, beside those of reading it."""
@@ -51,6 +55,10 @@ def on_device(case: Case, device: str) -> Iterator[Case]:
     if case.name == "floor":
         for rows, n in FLOOR:
             yield replace(case, shape=(rows, n), k=n // 8, device=device)
+        return
+    if case.name == "balance":
+        for n in EXPERTS:
+            yield replace(case, shape=(case.shape[0], n), device=device)
         return
     yield replace(case, device=device)
     if device != "cpu" and case.name in LARGE:

@@ -66,6 +66,7 @@ OTHERS = {
     "half": special.half,
     "knapsack": special.knapsack,
     "segments": special.segments,
+    "balance": special.balance,
     "floor": special.floor,
 }
 """Cases of other functions than the maps of all links and of other libraries."""

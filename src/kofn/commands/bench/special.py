@@ -1,5 +1,5 @@
 """Special cases of `kofn bench`: losses, torch.compile, JAX, half precision, knapsack, segments,
-and what an entry costs at least.
+the balance of routers, and what an entry costs at least.
 """
 
 from __future__ import annotations
@@ -138,6 +138,27 @@ def segments(case: Case) -> Iterator[Contender]:
         yield from ours(maps)
         by_hand = _flat(partial(_scattered_softmax, ids, len(ptr) - 1))
         yield Contender(f"scattered softmax, {name}", "by hand", by_hand, by_hand)
+
+
+def balance(case: Case) -> Iterator[Contender]:
+    """Yield a router's choice by given logits, after the step of each rule that balances it."""
+    from kofn.nn import TopKRouter
+
+    rules: dict[str, dict[str, Any]] = {
+        "no balance": {},
+        "balance=1e-3": dict(balance=1e-3),
+        'balance="quantile"': dict(balance="quantile"),
+        "the same, bins=1000": dict(balance="quantile", bins=1000),
+    }
+    for name, options in rules.items():
+        router = TopKRouter(1, case.shape[1], case.k, device=case.device, **options)
+        yield Contender(name, "kofn", partial(_step, router), None)
+
+
+def _step(router: Any, logits: torch.Tensor) -> torch.Tensor:
+    router.step()
+    weights: torch.Tensor = router.choose(logits, None, len(logits))[0]
+    return weights
 
 
 def floor(case: Case) -> Iterator[Contender]:

@@ -1,10 +1,11 @@
 """Time soft_assignment, in CPU seconds, and the memory of large matrices: tables.
 
-    OMP_NUM_THREADS=1 python benchmarks/assignment.py
+    OMP_NUM_THREADS=1 python benchmarks/assignment.py [--write]
 
 Normal scores as torch tensors. Square matrices have k = 8; each is solved once in a process of its
 own, without and with its gradient, whose peak memory is that above the one of the scores. Then
-4,096 × 64 scores in float32 with k = 8, the best of several calls, against softmax.
+4,096 × 64 scores in float32 with k = 8, the best of several calls, against softmax. With --write
+docs/maps_assignment.md takes the table of square matrices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -21,6 +23,11 @@ from kofn import soft_assignment, soft_topk
 
 SIZES = (500, 1000, 2000)
 TEMPERATURES = (1.0, 0.1)
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "maps_assignment.md"
+HEAD = (
+    "| Matrix, k = 8 | T | forward, s | with gradient, s | MiB | with gradient, MiB |",
+    "| --- | ---: | ---: | ---: | ---: | ---: |",
+)
 
 
 def best(function: Callable[[], object], calls: int) -> float:
@@ -53,18 +60,33 @@ def square(n: int, temperature: float, *, gradient: bool) -> None:
         torch.autograd.grad(w, x, torch.ones_like(w))
     seconds = time.process_time() - begin
     error = float((w.detach().sum(0) / 8 - 1).abs().max())
-    print(f"{one:.3f} | {seconds:.2f} | {peak() - before:,.0f} | {error:.0e}", flush=True)
+    print(f"{one:.3f} {seconds:.2f} {peak() - before:.0f} {error:.0e}", flush=True)
 
 
-def squares() -> None:
-    print("| Matrix | T | gradient | soft_topk, s | soft_assignment, s | MiB | error |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+def squares() -> list[str]:
+    """Print the rows of the table as they are measured, and return them."""
+    print("\n".join(HEAD))
+    rows = []
     for n in SIZES:
         for t in TEMPERATURES:
+            found = []
             for flag in ("no", "yes"):
                 command = [sys.executable, __file__, str(n), str(t), flag]
                 run = subprocess.run(command, capture_output=True, text=True, check=True)
-                print(f"| {n:,} × {n:,} | {t} | {flag} | {run.stdout.strip()} |", flush=True)
+                one, seconds, memory, error = run.stdout.split()
+                found.append((seconds, memory))
+                print(f"soft_topk {one} s, error {error}", file=sys.stderr)
+            (seconds, memory), (both, more) = found
+            rows.append(f"| {n:,} × {n:,} | {t:g} | {seconds} | {both} | {memory} | {more} |")
+            print(rows[-1], flush=True)
+    return rows
+
+
+def written(page: str, rows: list[str]) -> str:
+    """Return the page with these rows in its table."""
+    start = page.index(HEAD[0])
+    end = page.index("\n\n", start)
+    return page[:start] + "\n".join([*HEAD, *rows]) + page[end:]
 
 
 def against_softmax() -> None:
@@ -82,8 +104,10 @@ def against_softmax() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 4:
         square(int(sys.argv[1]), float(sys.argv[2]), gradient=sys.argv[3] == "yes")
     else:
         against_softmax()
-        squares()
+        rows = squares()
+        if "--write" in sys.argv:
+            PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

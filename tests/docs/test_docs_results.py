@@ -541,6 +541,17 @@ def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
             assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
 
 
+def test_the_benchmark_of_assignments_writes_its_table_where_the_page_has_it():
+    from benchmarks import assignment
+
+    page = PAGES["maps_assignment.md"]
+    rows = page.partition("\n".join(assignment.HEAD) + "\n")[2].partition("\n\n")[0].splitlines()
+    cases = [f"{n:,} × {n:,} | {t:g}" for n in assignment.SIZES for t in assignment.TEMPERATURES]
+    assert [row.strip("| ").rsplit(" | ", 4)[0] for row in rows] == cases
+    assert assignment.written(page, rows) == page
+    assert assignment.written(page, rows[1:]) == page.replace(rows[0] + "\n", "")
+
+
 # --- choices made twice ---
 
 REPLAYS = {

@@ -95,7 +95,8 @@ def quantile_bias(
     with form.quiet():
         rows = stop_gradient(scores).reshape((-1, experts))
         found, _ = bias_of_share(required_bias(rows, rows + old, k), k, playing)
-        return cast(_moved(found, old, ema), dtype)
+        moved: ArrayT = cast(_moved(found, old, ema), dtype)
+        return moved
 
 
 def _moved(found: Any, old: Any, ema: float) -> Any:

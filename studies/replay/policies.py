@@ -97,7 +97,7 @@ def sampled(model: Model, generator: Any, *, truncated: bool, mixture: bool) -> 
     ahead = (tokens - pairs[:, 1]) % TOKENS
     rewards = ((ahead > 0) & (ahead <= NEAR)).float()
     kept = None if ids is None or offsets is None else (ids, offsets)
-    experts = record.indices if mixture else None
+    experts = None if record is None else record.indices
     entropy = torch.special.entr(scores).sum(-1).mean().item()
     return Sampled(pairs, tokens, log_probs, kept, experts, rewards, entropy)
 

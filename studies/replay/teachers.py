@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -47,5 +49,5 @@ def costs(method: str, scores: Tensor, log_p: Tensor) -> Tensor:
     if method in ("truncated", "clamped"):
         found = truncated(scores, ids, named)
         return found.clamp(min=0) if method == "clamped" else found
-    tail = "bucket" if method == "bucket" else "renormalise"
+    tail: Literal["bucket", "renormalise"] = "bucket" if method == "bucket" else "renormalise"
     return topk_kl(scores, ids, named, tail=tail, reduction="none")

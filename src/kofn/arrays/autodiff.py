@@ -158,7 +158,7 @@ def by_slope(function: Callable[[Any], Any], slope: Callable[[Any], Any], z: Arr
     Neither function may close over an array.
     """
     if not is_jax(z):
-        return function(z)  # type: ignore[no-any-return]  # of the kind of z
+        return function(z)
     import jax
 
     of = jax.custom_jvp(function)
@@ -168,7 +168,7 @@ def by_slope(function: Callable[[Any], Any], slope: Callable[[Any], Any], z: Arr
     def _(primals: Any, tangents: Any) -> Any:
         return by_slope(function, slope, *primals), slope(*primals) * tangents[0]
 
-    return of(z)  # type: ignore[return-value]
+    return of(z)
 
 
 def gradient(function: Callable[..., Any], x: Array) -> Array:

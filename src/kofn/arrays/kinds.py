@@ -52,7 +52,7 @@ def namespace(x: ArrayT) -> Namespace[ArrayT]:
     """Return the array-API namespace of `x`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):  # as `is_torch`: a call less, or two
-        return sys.modules.get(_OF_TORCH) or namespace_of("torch")  # type: ignore[return-value]
+        return sys.modules.get(_OF_TORCH) or namespace_of("torch")
     return namespace_of("jax" if is_jax(x) else "numpy")
 
 

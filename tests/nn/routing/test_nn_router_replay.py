@@ -191,12 +191,43 @@ def test_a_call_that_runs_again_after_the_block_is_an_error(reentrant):
     with pytest.raises(RuntimeError, match=r"'routers.2' again after.*call backward\(\) in the"):
         loss.backward()
     model(x).sum().backward()  # those without a replay run again as ever
-    other = model(torch.randn(T + 1, H, requires_grad=True)).sum()
-    with (
-        pytest.raises(RuntimeError, match=rf"again with {T + 1} tokens, as no call"),
-        nn.replay_routing(model, choices(T)),
-    ):
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("between", ["a call", "a replay", "a backward pass"])
+def test_whatever_came_between_it_is_an_error(reentrant, between):
+    model, x = Model(reentrant=reentrant), torch.randn(T, H, requires_grad=True)
+    with nn.replay_routing(model, choices(T)):
+        loss = model(x).sum()
+    if between == "a replay":
+        with nn.replay_routing(model, choices(T)):
+            model(x).sum().backward()
+            with pytest.raises(RuntimeError, match="again after its"):
+                loss.backward()
+        return
+    other = model(x).sum()
+    if between == "a backward pass":
         other.backward()
+    with pytest.raises(RuntimeError, match="again after its"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("tokens", [T, T + 1])
+def test_calls_outside_of_a_replay_run_again_by_their_own_choice(reentrant, tokens):
+    """Those before it, whose backward pass is in it, and those after it, of the same scores."""
+    model, plain = Model(reentrant=reentrant), Model()
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(tokens, H, requires_grad=True)
+    wanted = gradients(plain, plain(x).square().sum())
+    before = model(x).square().sum()
+    with nn.replay_routing(model, choices(tokens)):
+        gradients(model, model(x).square().sum())
+        found = gradients(model, before)
+    after = gradients(model, model(x).square().sum())
+    for each in (found, after):
+        for one, other in zip(each, wanted, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)
 
 
 def test_layers_tokens_and_experts_that_do_not_fit_are_named():

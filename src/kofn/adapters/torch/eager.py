@@ -41,7 +41,7 @@ class Call(NamedTuple):
     rows: Any  # without their tensors
     settings: Sequence[Any]
     arrays: int  # how many there are; they stand before the tensors of the rows
-    count: int  # of these and the tensors of the rows
+    tensors: int  # of these and of the rows
     # The kernels of a short call, if it is one: see adapters/short.py.
     ready: Callable[..., tuple[Tensor, Tensor, bool]] | None = None
     ready_back: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
@@ -87,7 +87,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, cotangent: Tensor) -> Any:
         saved, call = ctx.saved_tensors, ctx.call
-        operation, count = call.operation, call.count
+        operation, count = call.operation, call.tensors
         # Whether the way back is to be differentiated, or transformed: then it is array code.
         again = torch.is_grad_enabled() or not (is_eager(cotangent) or has_whole_rows(cotangent))
         if call.ready_back is not None and not again:

@@ -22,7 +22,8 @@ class _Gates(torch.autograd.Function):
         if bias is not None:
             compared = torch.where(deleted(x), -torch.inf, x + bias.to(x.dtype))
         assert call.ready is not None
-        gates, indices, *kept, lost = call.ready(x, compared)
+        answers: Any = call.ready(x, compared)
+        gates, indices, *kept, lost = answers
         if lost:
             return None, None
         ctx.call, ctx.again = call, again

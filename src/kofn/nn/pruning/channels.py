@@ -157,7 +157,7 @@ def take_out(cut: Cut) -> None:
     """Make a layer smaller, with new parameters."""
     module, kind = cut.module, "features" if isinstance(cut.module, nn.Linear) else "channels"
     for name, weight in list(module.named_parameters(recurse=False)):
-        smaller = weight
+        smaller: Tensor = weight
         if cut.outputs is not None:
             smaller = smaller[cut.outputs]
         if cut.inputs is not None and name == "weight":

@@ -150,7 +150,7 @@ def prune(
     for member in members:
         way.join(member)  # type: ignore[arg-type]  # of this way
         if isinstance(layout, Channels):
-            join_bias(member)  # type: ignore[arg-type]  # it is no shard
+            join_bias(member)
     clock = Clock(schedule, members[0])
     steps = torch.zeros((), dtype=torch.int64, device=members[0].original.device)
     members[0].register_buffer("steps", steps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import deque
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.torch.private import backward_pass, node_number
+
+KEPT = 64
+"""Earlier replays in which a call that runs again is told from one in none."""
 
 _numbers = itertools.count()
 _followed: WeakValueDictionary[int, Following] = WeakValueDictionary()
@@ -50,7 +54,10 @@ class Following:
         self.has_replayed = self.records = False
         self.table: Tensor | None = None  # [tokens, k], of a replay that is on
         self.cursor = 0
-        self.calls: list[Call] = []  # of this replay, or of the last one
+        self.calls: list[Call] = []  # of this replay
+        self.began = 0  # the number of the first node of the graph after that
+        # The nodes of earlier replays: from the first, to the one behind the last.
+        self.ended: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.parts: list[list[Tensor]] = []  # of each record, what it has got
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -62,17 +69,17 @@ class Following:
     def begin(self, table: Tensor) -> None:
         """Replay these experts, [tokens, k], from the first token on."""
         self.table, self.cursor, self.calls, self.has_replayed = table, 0, [], True
+        self.began = node_number()
 
     def end(self) -> None:
         self.table = None
+        self.ended.append((self.began, node_number()))
 
-    def is_replaying(self, scores: Tensor) -> bool:
+    def is_replaying(self) -> bool:
         """Return whether a replay is on; in compiled code, whether there was one."""
         if torch.compiler.is_compiling():  # the operator asks whether one is on
             return self.has_replayed
-        if self.table is None and self.calls:
-            self._check_ended(scores)
-        return self.table is not None
+        return self._is_of_this_replay()
 
     def replay(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Return indices [T, k], and for which tokens they are of the replay; others keep `own`."""
@@ -96,24 +103,29 @@ class Following:
                 part.append(kept)
 
     def _replay(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        if self.table is None:
-            self._check_ended(scores)
+        if not self._is_of_this_replay():
             return own.clone(), own.new_zeros(own.shape[:1], dtype=torch.bool)
+        assert self.table is not None
         rows = self._rows(scores, self.table).to(own.dtype)
         told = rows[:, :1] >= 0
         return torch.where(told, rows, own), told[:, 0].clone()
 
-    def _check_ended(self, scores: Tensor) -> None:
-        """Check that it is no call of the last replay that runs again, for a checkpoint."""
-        before, self.calls = self.calls, []  # a look waits for a device, so there is one at most
-        if backward_pass() == -1 or not before:
-            return
-        mark = _mark(scores)
-        if any(len(scores) == each.tokens and mark.equal(each.mark) for each in before):
+    def _is_of_this_replay(self) -> bool:
+        """Return whether a replay is on and has this call, for the first time or again.
+
+        What a checkpoint runs again of a replay that has ended is an error.
+        """
+        if backward_pass() == -1:
+            return self.table is not None
+        node = node_number()
+        if self.table is not None and node >= self.began:
+            return True
+        if any(first <= node < behind for first, behind in self.ended):
             raise RuntimeError(
                 f"a checkpoint ran the router {self.name!r} again after its nn.replay_routing had "
                 "ended, where it would choose other experts; call backward() in the block"
             )
+        return False
 
     def _rows(self, scores: Tensor, table: Tensor) -> Tensor:
         """Return what the table has for the tokens of this call, or of the one that runs again."""

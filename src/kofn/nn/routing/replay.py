@@ -62,7 +62,7 @@ class RoutingRecord:
                 f"mask must have one entry for each of the {len(indices)} recorded tokens; "
                 f"got the shape {tuple(mask.shape)}"
             )
-        rows = indices.unflatten(0, tuple(mask.shape))
+        rows = indices.reshape(*mask.shape, *indices.shape[1:])
         return [row[own] for row, own in zip(rows, mask.to(rows.device), strict=True)]
 
 

@@ -146,7 +146,7 @@ class Routing(RouterBase):
 
 def _settings(router: Routing, learns: bool, scores: Tensor) -> Settings:
     balance, following = router.balance, router.following
-    replays = following is not None and following.is_replaying(scores)
+    replays = following is not None and following.is_replaying()
     return Settings(
         k=router.k, gating=router._gating(), width=router.max_experts, learns=learns,
         bias=None if balance is None else balance(),

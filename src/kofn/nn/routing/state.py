@@ -95,7 +95,7 @@ def moved(kept: Tensor, fn: Any) -> Tensor:
 class Counting(Tally):
     """Tokens per expert, whole numbers."""
 
-    SUMS = ("counts",)
+    SUMS: tuple[str, ...] = ("counts",)
     counts: Tensor
 
     def __init__(self, num_experts: int, device: Any) -> None:

@@ -73,7 +73,7 @@ class PatchedRouter(torch.nn.Module):
         sigmoid = self.routing.score_function == "sigmoid"
         if self.routing.selection == "hard" and (self.routing.balance is None or sigmoid):
             balance, following, replayed = self.routing.balance, self.routing.following, None
-            if following is not None and following.is_replaying(scores):
+            if following is not None and following.is_replaying():
                 indices, replayed = following.replay(scores, indices)
                 shares = self._shares_at(scores, indices).to(shares.dtype)
             else:

@@ -493,6 +493,7 @@ FUNCTIONS = tuple(_table())
 
 ELSEWHERE = {
     "step_routers": "test_modules.py",
+    **dict.fromkeys(("record_routing", "replay_routing", "RoutingRecord"), "TopKRouter"),
     "DispatchPlan": "dispatch_plan",
     "SoftTopK": "soft_topk",
     "segment_sparse_softmax": "sparse_softmax, by array code",

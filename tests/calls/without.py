@@ -37,6 +37,18 @@ WITHOUT_ARRAYS: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
+            "kofn.links.ScalarLink",
+            *(f"kofn.links.ScalarLink.{name}" for name in ("cdf_slope", "sf_slope", "edge")),
+            *(f"kofn.links.ScalarLink.{name}" for name in ("has_infinite_tails", "inner")),
+            *(f"kofn.links.ScalarLink.{name}" for name in ("integral_ends", "integral_is_known")),
+            *(f"kofn.links.ScalarLink.{name}" for name in ("map_alpha", "median", "with_alpha")),
+            *(f"kofn.links.ScalarLink.{name}" for name in ("reversed_hazard", "upper_quantile")),
+            "kofn.links.ScalarLink.static_and_array_alpha",
+        ],
+        "it is a Link: links/test_links_scalar.py",
+    ),
+    **dict.fromkeys(
+        [
             "kofn.nn.TopKRouter.current_temperature",
             "kofn.nn.TopKRouter.reset_parameters",
             "kofn.nn.SparseAttention.reset_parameters",
@@ -50,6 +62,8 @@ WITHOUT_ARRAYS: dict[str, str] = {
             *(f"kofn.nn.Pruner.{name}" for name in ("masks", "other_parameters", "step")),
             *(f"kofn.nn.Pruner.{name}" for name in ("score_parameters", "steps")),
             "kofn.nn.check_semi_structured",
+            *("kofn.nn.record_routing", "kofn.nn.replay_routing", "kofn.nn.RoutingRecord"),
+            *(f"kofn.nn.RoutingRecord.{name}" for name in ("indices", "sequences")),
         ],
         _STATE,
     ),

@@ -558,7 +558,7 @@ REPLAYS = {
         "`topk_kl`, with a bucket": "bucket",
     },
 }
-COLUMNS = {
+OF_REPLAYS = {
     "tokens": {"reward": "score", "ratio": "ratio", "outside": "outside", "entropy": "entropy"},
     "experts": {
         "reward": "score",
@@ -580,8 +580,8 @@ def test_the_tables_of_replays(task):
     for label, cells in rows.items():
         found = of(task=task, method=REPLAYS[task][label])
         assert len(found) == settings["seeds"] == 5
-        assert cells.keys() == COLUMNS[task].keys()
+        assert cells.keys() == OF_REPLAYS[task].keys()
         for head, cell in cells.items():
-            values = [getattr(each, COLUMNS[task][head]) for each in found]
+            values = [getattr(each, OF_REPLAYS[task][head]) for each in found]
             wanted = shown(values) if head in ("reward", "KL") else f"{fmean(values):.3f}"
             assert cell == wanted, (label, head)

@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("link", TABLE, ids=[*LINKS, *(f"entmax({a})" for 
 
 def test_the_table_has_its_links_by_name():
     assert tuple(table.TABLE) == LINKS
-    assert {*links.__all__} == {"Link", *LINKS}
+    assert {*links.__all__} == {"Link", "ScalarLink", *LINKS}
     assert table.TABLE["entmax"].alpha == 1.5
     for name in LINKS:
         assert table.resolve(name) is table.TABLE[name]

@@ -87,7 +87,8 @@ def compare(call, dim, ties, way, mesh):
     given = call.made("torch", "float32")
     if ties:
         given[call.first] = torch.tensor(TIED / (3 if call.first == "cosines" else 1)).float()
-    given |= {name: given[name].expand(*X.shape) for name in given if name == "bias"}
+    if "bias" in given and "quantile" not in call.name:  # there it is per expert
+        given["bias"] = given["bias"].expand(*X.shape)
     turned = {name for name in call.arrays if given[name].shape == X.shape}
     if dim == 0:
         given |= {name: given[name].T.contiguous() for name in turned} | {"dim": 0}

@@ -59,7 +59,7 @@ def gates(
 
 def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:
     """Return the Call that is kept of such a call, or what is false."""
-    if "torch" not in sys.modules or not of_torch.state.is_eager(x) or not x.is_cpu:
+    if sys.modules.get("torch") is None or not of_torch.state.is_eager(x) or not x.is_cpu:
         return None
     if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):
         return None

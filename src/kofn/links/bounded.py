@@ -75,6 +75,9 @@ class Bounded(Shifted, BuiltIn):
         self._inner = inner
         self.alpha = inner.alpha
 
+    __reduce__ = object.__reduce__
+    """As other built-in links; of a link of a user's own, a copy is the link itself."""
+
     @property
     def colour(self) -> str | None:  # type: ignore[override]
         return self._inner.colour

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kofn import soft_assignment
-from support import LINKS
+from kofn.links.table import TABLE
 
 SCORES = np.random.default_rng(0).normal(size=(12, 4))
 MAKE = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
@@ -25,7 +25,7 @@ def test_three_rounds_are_three_of_sinkhorn(framework):
     assert float(distance) == pytest.approx(abs(q.sum(0) - 3).max(), rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize("link", [name for name in LINKS if name != "entmax"])
+@pytest.mark.parametrize("link", [name for name in TABLE if name != "entmax"])
 def test_many_rounds_are_the_assignment_and_the_distance_says_how_near(link):
     batch = np.stack([SCORES, SCORES[::-1]])
     mask = np.ones((12, 4), bool)

@@ -75,7 +75,7 @@ class PatchedRouter(torch.nn.Module):
             balance, following, replayed = self.routing.balance, self.routing.following, None
             if following is not None and following.is_replaying():
                 indices, replayed = following.replay(scores, indices)
-                shares = self._shares_at(scores, indices).to(shares.dtype)
+                shares = _shares_at(self, scores, indices).to(shares.dtype)
             else:
                 shares = self._shares(scores, shares, indices)
             if isinstance(balance, QuantileBias) and self.training and not is_recomputing():
@@ -112,16 +112,6 @@ class PatchedRouter(torch.nn.Module):
             return scores.softmax(-1).gather(-1, indices).to(shares.dtype)
         return shares
 
-    def _shares_at(self, scores: Tensor, indices: Tensor) -> Tensor:
-        """Return what the stock router's gates would be, had it chosen these experts."""
-        if not table.MODELS[self.model_type].groups:
-            shares = scores.softmax(-1).gather(-1, indices)
-            return shares / shares.sum(-1, keepdim=True) if self.routing.normalize else shares
-        shares = scores.sigmoid().gather(-1, indices)
-        if self.routing.normalize:
-            shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
-        return shares * self.routed_scaling_factor
-
     def _normalize(self, wanted: bool | None, selection: str, k: int) -> bool:
         """Return what normalize=None means for this model."""
         if wanted is not None:
@@ -154,3 +144,14 @@ class PatchedRouter(torch.nn.Module):
         for buffer in self.routing.buffers():
             if done and not getattr(buffer, "_is_hf_initialized", False):
                 buffer.zero_()
+
+
+def _shares_at(router: PatchedRouter, scores: Tensor, indices: Tensor) -> Tensor:
+    """Return what the stock router's gates would be, had it chosen these experts."""
+    if not table.MODELS[router.model_type].groups:
+        shares = scores.softmax(-1).gather(-1, indices)
+        return shares / shares.sum(-1, keepdim=True) if router.routing.normalize else shares
+    shares = scores.sigmoid().gather(-1, indices)
+    if router.routing.normalize:
+        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+    return shares * router.routed_scaling_factor

@@ -26,6 +26,7 @@ def example(name):
 @pytest.mark.parametrize(
     "name",
     [
+        "bounded_clusters",
         "expert_choice",
         "graph_pooling",
         "learned_k",
@@ -35,6 +36,7 @@ def example(name):
         "prune",
         "prune_sharded",
         "sae",
+        "semantic_ids",
         "session_ranking",
         "sharded_columns",
         "vocabulary_parallel",
@@ -220,6 +222,45 @@ def test_reviewers_have_their_loads(monkeypatch, capsys):
     assert values[0] > values[1] > values[4] > values[3]
     assert worst[0] > 100 > 20 > worst[2]
     assert worst[1] == worst[3] == worst[4] == 0
+
+
+def test_a_teacher_with_two_margins_uses_all_prototypes():
+    centring = example("centring")
+    for way, steps, least, most in (
+        ("softmax", 120, 2, centring.PROTOTYPES - 2),
+        ("three rounds", 30, centring.PROTOTYPES, centring.PROTOTYPES),
+        ("both margins", 30, centring.PROTOTYPES, centring.PROTOTYPES),
+        ("exp, then three rounds", 40, 1, 1),  # NaN, once cosines are above .59
+    ):
+        used, right = centring.train(way, 0, steps)
+        assert least <= used <= most
+        assert 0 < right < 1
+
+
+def test_ids_do_not_collide(monkeypatch, capsys):
+    ids = example("semantic_ids")
+    monkeypatch.setattr("sys.argv", ["semantic_ids.py"])
+    ids.main()
+    near, own = (int(line.split()[-3]) for line in lines_of(capsys))
+    assert near < own == ids.ITEMS
+    pairs, error = ids.ids(1, True)
+    assert len({*map(tuple, pairs)}) == ids.ITEMS
+    assert pairs.min() == 0
+    assert pairs.max() == ids.CODES - 1
+    assert 0 < error < 1
+
+
+def test_clusters_have_their_bounds(monkeypatch, capsys):
+    clusters = example("bounded_clusters")
+    monkeypatch.setattr("sys.argv", ["bounded_clusters.py"])
+    clusters.main()
+    near, bounded, equal = (json.loads(line.partition("sizes")[2]) for line in lines_of(capsys))
+    for sizes in (near, bounded, equal):
+        assert sum(sizes) == clusters.POINTS
+    assert near[0] < clusters.LEAST - 1
+    assert near[-1] > clusters.MOST + 1
+    assert clusters.LEAST - 1 <= bounded[0] < bounded[-1] <= clusters.MOST + 1
+    assert max(equal) - min(equal) <= 2
 
 
 def lines_of(capsys):

@@ -15,11 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 import kofn
 from places import ROOT
+from wheels.hook import NEEDED
+from wheels.platforms import COMPILE
 
 RELEASE = ROOT / "tests" / "release"
 TYPED = ROOT / "tests" / "typed"
@@ -54,6 +57,33 @@ def floors() -> dict[str, Version]:
 def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed():
     lowest = pinned("constraints-lowest.txt")
     assert {name: lowest.get(name) for name in floors()} == floors()
+
+
+def conda(*requirements: str) -> list[str]:
+    """Requirements as conda writes them: its own name of PyTorch, a space before the versions."""
+    found = (re.fullmatch(r"([a-z-]+)(.*)", each.split("#")[0]) for each in requirements)
+    pairs = ((match[1].replace("torch", "pytorch"), match[2]) for match in found)
+    return [f"{name} {versions}" for name, versions in pairs]
+
+
+def test_the_recipe_of_conda_says_what_pyproject_says():
+    recipe = yaml.safe_load(text("wheels/conda/recipe.yaml"))
+    build_system = tomllib.loads(text("pyproject.toml"))["build-system"]["requires"]
+    context, needs = recipe["context"], recipe["requirements"]
+    assert context["version"] == kofn.__version__
+    python = conda(f"python{PROJECT['requires-python']}")
+    assert needs["run"] == [*python, *conda(*PROJECT["dependencies"])]
+    *always, compiled = needs["host"]
+    assert always == ["python", "pip", *conda(*build_system)]
+    assert sorted(compiled["then"]) == sorted(conda(*NEEDED))
+    extras = PROJECT["optional-dependencies"]
+    assert needs["run_constraints"] == conda(*extras["jit"], *extras["torch"], *extras["jax"])
+    named = {*re.findall(r'"(\w+-\w+)"', context["library"])}
+    assert named <= {*COMPILE}
+    assert named == {*COMPILE} - {"windows-x86_64"}  # the recipe says why
+    about = recipe["about"]
+    assert (about["summary"], about["license"]) == (PROJECT["description"], PROJECT["license"])
+    assert [about["license_file"]] == PROJECT["license-files"]
 
 
 def test_what_is_installed_by_name_is_pinned():

@@ -63,6 +63,30 @@ def test_they_have_the_derivatives_of_the_rounds():
     np.testing.assert_allclose(np.asarray(grad), x.grad, atol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["capacity", "equal shares"])
+def test_columns_grow_with_k_in_derivatives_too(shared):
+    """The sum of the columns follows that of k, where one number of k changes alone."""
+    x = torch.tensor(SCORES[:5, :3])
+    k = torch.tensor([1.2, 0.7, 1.0, 0.9, 1.2], dtype=torch.float64, requires_grad=True)
+    capacity = torch.tensor([2.0, 1.4, 1.6], dtype=torch.float64, requires_grad=True)
+    margins = (k,) if shared else (k, capacity)
+
+    def by_rounds(*margins):
+        return soft_assignment(x, *margins, rounds=2)
+
+    assert torch.autograd.gradcheck(by_rounds, margins)
+    assert torch.autograd.gradgradcheck(by_rounds, margins)
+    of_torch = torch.autograd.grad((by_rounds(*margins)[0] ** 2).sum(), margins)
+
+    def in_jax(*margins):
+        return (soft_assignment(jnp.asarray(x.numpy()), *margins, rounds=2)[0] ** 2).sum()
+
+    arrays = [jnp.asarray(each.detach().numpy()) for each in margins]
+    of_jax = jax.grad(in_jax, argnums=tuple(range(len(arrays))))(*arrays)
+    for one, other in zip(of_torch, of_jax, strict=True):
+        np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_refused_and_what_is_empty():
     with pytest.raises(ValueError, match="rounds must be None, or an integer ≥ 1; got 0"):
         soft_assignment(SCORES, 1, rounds=0)

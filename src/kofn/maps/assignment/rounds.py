@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import by_id
 from kofn.maps.topk import soft_topk, soft_topk_threshold
@@ -24,6 +25,9 @@ def weights_by_rounds(
         "link": by_id(link_id, number if alpha is None else alpha),
         "temperature": t[..., None],
     }
+    total, other = xp.sum(k, axis=-1), xp.sum(c, axis=-1)
+    grown = total / xp.where(other > 0, other, 1.0)
+    c = c * (1.0 + (grown - stop_gradient(grown)))[..., None]  # by 1: their sums are equal already
     live, free = x > -math.inf, x  # less the prices of rows, at first 0
     for done in range(1, rounds + 1):
         columns = soft_topk_threshold(free, c, **how, dim=-2)

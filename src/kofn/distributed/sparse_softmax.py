@@ -280,7 +280,8 @@ def _losses(
     over, x, n = each.layout.over, each.checked.scores, each.layout.form().n
     xp, (start, whole) = namespace(x), over.span(n, x)
     labels = labelled(target, x, stop_gradient(x), ignored, int(whole))
-    at: Any = as_indices(labels.labels) - start  # an unsigned number has no negative ones
+    own_labels: Any = labels.labels
+    at: Any = as_indices(own_labels) - start  # an unsigned number has no negative ones
     here = (at >= 0) & (at < n)
     at = xp.where(here, at, 0)
     own = over.sum(xp.where(here, at_labels(x, at), 0.0)[..., None])

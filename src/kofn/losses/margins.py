@@ -171,7 +171,8 @@ def _with_margin(
         else:
             place, moved = _at_label(at_target, x, m, labels)
             if is_torch(x) and is_known(x) and type(t) is float:  # one array, and no copy of it
-                logits = (x / t).scatter_(-1, place.long(), moved / t)
+                numbers: Any = x / t
+                logits = numbers.scatter_(-1, cast(place, form.xp.int64), moved / t)
             else:
                 logits = _over(replaced_along_last(x, place, moved), t)
         turned = logits if dim == -1 else move_axis(logits, -1, dim)

@@ -61,8 +61,9 @@ class Kept(NamedTuple):
             found = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
             # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
-            xp = namespace(x)
-            found = xp.where(xp.ones_like(x, dtype=bool), nothing, x).at[at].add(values)
+            xp: Any = namespace(x)
+            numbers: Any = xp.where(xp.ones_like(x, dtype=bool), nothing, x)
+            found = numbers.at[at].add(values)
         else:
             np.add.at(nothing, at, values)
             found = nothing

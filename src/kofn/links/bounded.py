@@ -75,7 +75,7 @@ class Bounded(Shifted, BuiltIn):
         self._inner = inner
         self.alpha = inner.alpha
 
-    __reduce__ = object.__reduce__
+    __reduce__ = object.__reduce__  # type: ignore[assignment]
     """As other built-in links; of a link of a user's own, a copy is the link itself."""
 
     @property

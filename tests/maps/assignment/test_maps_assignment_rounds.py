@@ -44,6 +44,41 @@ def test_many_rounds_are_the_assignment_and_the_distance_says_how_near(link):
     np.testing.assert_allclose(weights, whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("what", [np.nan, np.inf, "a row without entries"])
+def test_a_matrix_without_an_answer_is_nan_and_leaves_others_alone(what, framework):
+    """As without rounds: in one of a batch, its weights, distance and gradients."""
+    x = np.stack([SCORES[:5, :3]] * 3)
+    noise = np.random.default_rng(1).normal(size=x.shape)
+    mask = np.ones(x.shape, bool)
+    if isinstance(what, str):
+        mask[1, 2] = False
+    else:
+        x[1, 2, 1] = what
+    k, capacity = np.full((3, 5), 1.2), np.full((3, 3), 2.0)
+    make = MAKE[framework]
+
+    def value(x, k, capacity):
+        weights, distance = soft_assignment(x, k, capacity, mask=make(mask), rounds=3)
+        assert isinstance(x, jax.core.Tracer) or np.isnan(weights[1].detach().numpy()).all()
+        return (weights * make(noise)).sum((-1, -2)) + distance
+
+    given = [make(each) for each in (x, k, capacity)]
+    if framework == "torch":
+        answers = value(*(each.requires_grad_() for each in given))
+        found = torch.autograd.grad(answers.sum(), given)
+        answers = answers.detach()
+    else:
+        with jax.enable_x64(True):
+            given = [make(each) for each in (x, k, capacity)]
+            answers, back = jax.vjp(value, *given)
+            found = back(jnp.ones(3))
+    assert np.isnan(np.asarray(answers)).tolist() == [False, True, False]
+    for place, each in enumerate(map(np.asarray, found)):
+        assert np.isfinite(each[[0, 2]]).all()
+        assert np.isnan(each[1]).any() or (place == 0 and what == np.inf)
+
+
 def test_columns_that_take_nothing_or_all():
     capacity = np.array([12.0, 0.0, 0.0, 0.0])
     weights, distance = soft_assignment(SCORES, 1, capacity, rounds=2)

@@ -38,4 +38,7 @@ def weights_by_rounds(
             rows = xp.where((k > 0) & ~(rows < math.inf), 0.0, rows)
             free = xp.where(live, x - rows[..., None], -math.inf)
     weights = soft_topk(scores, k, **how)
+    # As without rounds: a NaN, or margins that no weights have, leave nothing of a matrix.
+    lost = xp.any(xp.isnan(x) | xp.isnan(weights), axis=(-2, -1))
+    weights = weights * xp.where(lost, math.nan, 1.0)[..., None, None]  # so are its gradients
     return weights, xp.max(xp.abs(xp.sum(weights, axis=-2) - c), axis=-1)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from kofn import nn, soft_topk
+from kofn.nn.routing import following
 from kofn.nn.routing.following import Following
 from kofn.nn.routing.selection import SELECTIONS
 from test_nn_router import E, H, K, T, own_seed
@@ -210,6 +212,27 @@ def test_whatever_came_between_it_is_an_error(reentrant, between):
         other.backward()
     with pytest.raises(RuntimeError, match="again after its"):
         loss.backward()
+
+
+def test_a_pytorch_that_numbers_no_nodes_is_no_way_to_other_experts(monkeypatch):
+    monkeypatch.setattr(following, "node_number", lambda: 0)
+    monkeypatch.setattr(following, "numbers_nodes", False)
+    model, x = Model(reentrant=False), torch.randn(T, H, requires_grad=True)
+    with nn.replay_routing(model, choices(T)):
+        model(x).sum().backward()
+    loss = model(x).sum()
+    with pytest.raises(RuntimeError, match="again after its"):
+        loss.backward()
+
+
+def test_a_model_that_another_thread_calls_is_named():
+    model = Model()
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(RuntimeError, match=r"the thread that calls the model; the router 'routers"),
+        nn.replay_routing(model, choices(T)),
+    ):
+        pool.submit(model, torch.randn(T, H)).result()
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

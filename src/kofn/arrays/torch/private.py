@@ -73,13 +73,14 @@ known to run a module again. Without it both runs count."""
 
 _node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", lambda: None)
 _next_node: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+numbers_nodes = hasattr(torch._C, "_current_autograd_node")
+"""Whether `node_number` can tell."""
 
 
 def node_number() -> int:
     """Return the number of the node of a graph that a backward pass is at, or else of the next one.
 
-    By it, calls with the same scores are told apart when they run again; without it, one of them
-    is taken.
+    By it, calls that a checkpoint runs again are told apart; without it all have the number 0.
     """
     node = _node()
     return _next_node() if node is None else node._sequence_nr()

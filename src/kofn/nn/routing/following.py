@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections import deque
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from kofn.arrays.torch.private import backward_pass, node_number
+from kofn.arrays.torch.private import backward_pass, node_number, numbers_nodes
 
 KEPT = 64
 """Earlier replays in which a call that runs again is told from one in none."""
@@ -55,7 +56,8 @@ class Following:
         self.table: Tensor | None = None  # [tokens, k], of a replay that is on
         self.cursor = 0
         self.calls: list[Call] = []  # of this replay
-        self.began = 0  # the number of the first node of the graph after that
+        self.began = 0  # the number of the first node of the graph after that, in this thread
+        self.thread = 0
         # The nodes of earlier replays: from the first, to the one behind the last.
         self.ended: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.parts: list[list[Tensor]] = []  # of each record, what it has got
@@ -69,11 +71,12 @@ class Following:
     def begin(self, table: Tensor) -> None:
         """Replay these experts, [tokens, k], from the first token on."""
         self.table, self.cursor, self.calls, self.has_replayed = table, 0, [], True
-        self.began = node_number()
+        self.began, self.thread = node_number(), threading.get_ident()
 
     def end(self) -> None:
         self.table = None
-        self.ended.append((self.began, node_number()))
+        # Where nobody can tell, all that runs again from now on is an error, not another choice.
+        self.ended.append((self.began, node_number() if numbers_nodes else sys.maxsize))
 
     def is_replaying(self) -> bool:
         """Return whether a replay is on; in compiled code, whether there was one."""
@@ -133,6 +136,11 @@ class Following:
         tokens, mark = len(scores), _mark(scores)
         if backward_pass() != -1:
             return self._again(tokens, mark, table)
+        if threading.get_ident() != self.thread:  # each counts its own nodes
+            raise RuntimeError(
+                f"nn.replay_routing must be entered in the thread that calls the model; the router "
+                f"{self.name!r} was called in another"
+            )
         start, stop = self.cursor, self.cursor + tokens
         if stop > len(table):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import product
+from itertools import combinations, product
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -333,6 +333,75 @@ def test_the_tables_of_what_learns_through_samples():
             half, end = ([each[at][1] for each in curves] for at in (len(curves[0]) // 2 - 1, -1))
             form = ".1f" if "evidence bound, nats" in cells else ".3f"
             assert [*cells.values()] == [shown(v, form).replace("-", "−") for v in (half, end)]
+
+
+def test_what_is_said_of_what_learns_through_samples():
+    found = json.loads((DOCS / "results" / "curves.json").read_text(encoding="utf-8"))
+    page = PAGES["estimators_examples.md"]
+
+    def values(name, way, half=False):
+        return [each[len(each) // 2 - 1 if half else -1][1] for each in found[name][way]]
+
+    def leads(name, way, other, half=False):
+        """By how much each seed of a way is before the same seed of the other."""
+        both = values(name, way, half), values(name, other, half)
+        return [one - two for one, two in zip(*both, strict=True)]
+
+    def open_ended(*of):
+        return min(leads(*of)) <= 0 <= max(leads(*of))
+
+    vae = [("normal_rsample, 4 samples",), ("normal_rsample",)]
+    vae = [leads("normal_vae", *each, "leave_one_out, 4 samples") for each in vae]
+    assert min(map(min, vae)) > 0
+    by = said(
+        page, r"each of the seeds: by ([\d.]+) in the mean with four samples, and by ([\d.]+)"
+    )
+    assert by == [round(fmean(each), 1) for each in vae]
+
+    said(
+        page, "no way is before or behind `labels only` with each of the seeds, and all are within"
+    )
+    first, *others = found["few_labels"]
+    for way in others:
+        gaps = leads("few_labels", way, first)
+        assert min(gaps) < 0 < max(gaps)
+        assert abs(fmean(gaps)) < spread(values("few_labels", first))[1]
+
+    said(page, "both baselines are before none with each of the seeds,")
+    first, *others = found["sequence_policy"]
+    assert all(min(leads("sequence_policy", way, first, True)) > 0 for way in others)
+    said(page, "the mean of past rewards is no worse than the other samples of the same example")
+    assert min(leads("sequence_policy", *others, True)) > 0
+    said(page, "In the end, the three are within three hundredths of each other")
+    ends = [fmean(values("sequence_policy", way)) for way in (first, *others)]
+    assert max(ends) - min(ends) < 0.03
+
+    warm, *others = found["messages"]
+    lost = [leads("messages", warm, way) for way in others]
+    assert min(map(min, lost[:2])) > 0
+    by = said(page, r"with each of the seeds, by ([\d.]+) and ([\d.]+) in the mean, although")
+    by += said(page, r"are ([\d.]+) behind T = 1, and no better or worse than the others with each")
+    assert by == [round(fmean(each), 3) for each in lost]
+    cooled, hard, scored = others
+    assert open_ended("messages", cooled, scored)
+    assert open_ended("messages", hard, scored)
+    spreads = {way: spread(values("messages", way))[1] for way in found["messages"]}
+    assert max(spreads, key=spreads.get) == hard
+    said(page, "training is slower, and hard ones have the largest spread")
+    assert all(fmean(leads("messages", warm, way, True)) > 0 for way in (cooled, hard))
+
+    *tails, bounded = found["five_noises"]
+    gains = [leads("five_noises", bounded, noise) for noise in tails]
+    assert min(map(min, gains)) > 0
+    (least,) = said(page, r"each other one with each of the seeds, and by at least ([\d.]+) in the")
+    assert least == round(min(map(fmean, gains)), 1)
+    (by,) = said(page, r"normal noise is behind Laplace noise with each of the seeds, by ([\d.]+)")
+    ahead = leads("five_noises", "laplace", "normal")
+    assert min(ahead) > 0
+    assert by == round(fmean(ahead), 1)
+    said(page, "no other two differ with each of the seeds")
+    for pair in set(combinations(tails, 2)) - {("normal", "laplace")}:
+        assert open_ended("five_noises", *pair)
 
 
 # --- routers ---

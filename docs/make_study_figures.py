@@ -38,9 +38,9 @@ STUDIES = {
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
     "prune_units": Study(
-        "studies.prune --model mlp "
-        + methods("single blocks channels")
-        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300",
+        "studies.prune --model mlp --model cnn "
+        + methods("single blocks channels channels-k")
+        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300 --seeds 5",
         {},  # only a table
     ),
     "sae": Study(

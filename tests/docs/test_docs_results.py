@@ -510,25 +510,74 @@ def test_what_is_said_of_routers():
     assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
 
 
+# --- units of pruning ---
+
 UNITS = {
     "single weights": "single",
     "blocks of 4 × 1": "blocks",
     "channels, by weights": "channels",
+    "channels, by number": "channels-k",
 }
+SHARES = ("0.5", "0.8", "0.95")
 
 
-def test_the_table_of_units_of_pruning():
-    runs, page = stored("prune_units")[1], PAGES["nn_pruning.md"]
-    for label, method in UNITS.items():
-        cells = []
-        for removed in ("0.5", "0.8", "0.95"):
-            found = [r["measured"] for r in runs if r["key"][1:3] == (method, removed)]
-            right, kept = (fmean(each) for each in zip(*found, strict=True))
-            cells.append(f"{right:.3f} ({kept:,.0f})")
-        assert f"| {label} | {' | '.join(cells)} |" in page
-    dense = fmean(r["measured"][0] for r in runs if r["key"][1] == "dense")
-    (stated,) = said(page, r"Dense, it is (\S+) with 50,200 weights")
-    assert stated == round(dense, 3)
+def units(model):
+    """Accuracy and weights of every seed, by the unit and the share that is removed."""
+    settings, results = stored("prune_units")
+    found = {}
+    for run in results:
+        network, method, removed, seed = run["key"]
+        if network == model:
+            found.setdefault((method, removed), {})[seed] = run["measured"]
+    assert all([*each] == [*range(settings["seeds"])] for each in found.values())
+    return {key: [*zip(*each.values(), strict=True)] for key, each in found.items()}
+
+
+@pytest.mark.parametrize(("model", "nth"), [("mlp", 0), ("cnn", 1)])
+def test_the_tables_of_units_of_pruning(model, nth):
+    head = "| Removed |"
+    before, after = PAGES["nn_pruning.md"].split(head)[nth : nth + 2]
+    found, rows = units(model), table(head + after, head)
+    assert rows.keys() == UNITS.keys()
+    for label, cells in rows.items():
+        for removed, cell in zip(SHARES, cells.values(), strict=True):
+            right, kept = found[UNITS[label], removed]
+            assert cell == f"{shown(right)} ({fmean(kept):,.0f})", (label, removed)
+    right, kept = found["dense", "0"]
+    stated = f"dense, it is {shown(right)} with {kept[0]:,} weights:"
+    assert " ".join(before.split()).endswith(stated)
+
+
+def test_what_is_said_of_units_of_pruning():
+    page = PAGES["nn_pruning.md"]
+    found = {model: units(model) for model in ("mlp", "cnn")}
+
+    def leads(model, removed, method, other):
+        """By how much each seed of a unit is before the same seed of the other."""
+        both = (found[model][each, removed][0] for each in (method, other))
+        return [one - two for one, two in zip(*both, strict=True)]
+
+    for model, removed in product(found, SHARES[:2]):
+        assert abs(fmean(leads(model, removed, "single", "blocks"))) < 0.004
+    (lost,) = said(page, r"At 95 % they are ([\d.]+) behind, in the perceptron with each of")
+    for model in found:
+        assert lost == round(fmean(leads(model, "0.95", "single", "blocks")), 3)
+    assert min(leads("mlp", "0.95", "single", "blocks")) > 0
+    (most,) = said(page, r"single weights at 50 %, within ([\d.]+) in the mean")
+    assert all(abs(fmean(leads(model, "0.5", "single", "channels-k"))) < most for model in found)
+    lost = said(
+        page, r"seeds, by ([\d.]+) in the perceptron and ([\d.]+) in the convolutional network,"
+    )
+    assert lost == [round(fmean(leads(m, "0.8", "single", "channels-k")), 3) for m in found]
+    assert all(min(leads(model, "0.8", "single", "channels-k")) > 0 for model in found)
+    shares = said(page, r"but they have ([\d.]+) and ([\d.]+) % of the weights that single ones")
+    left = [[fmean(f[m, "0.8"][1]) for m in ("channels-k", "single")] for f in found.values()]
+    assert shares == [round(100 * one / other) for one, other in left]
+    said(page, "keep more weights and are worse: at 80 and 95 %, behind those by number with each")
+    for model, removed in product(found, SHARES[1:]):
+        assert min(leads(model, removed, "channels-k", "channels")) > 0
+        one, other = (fmean(found[model][m, removed][1]) for m in ("channels", "channels-k"))
+        assert one > other
 
 
 # --- autoencoders ---

@@ -610,6 +610,50 @@ def test_the_table_of_autoencoders():
         assert max(of_task, key=of_task.get) == '`TopKSAE(selection="batch")`'
 
 
+def test_what_is_said_of_means_far_from_0():
+    settings, of = measured(Autoencoders, "sae", "sae_means")
+    page = PAGES["nn_autoencoders.md"]
+    page = page[page.index("## Means far from 0") :]
+    keys = product(settings["tasks"], settings["methods"])
+    found = {key: of(task=key[0], method=key[1]) for key in keys}
+    assert all(len(runs) == 5 for runs in found.values())
+
+    def values(mean, method, name="explained"):
+        return [getattr(each, name) for each in found[f"mean-{mean}", method]]
+
+    def leads(mean, method, other):
+        """By how much more each seed of a method explains than the same seed of the other."""
+        return [x - y for x, y in zip(values(mean, method), values(mean, other), strict=True)]
+
+    started = {"topk": "topk-initialized", "kofn-token": "kofn-token-initialized"}
+    said(page, "three deviations cost TopK a third of what is explained, and at ten nearly all of")
+    lost = 1 - fmean(values(3, "topk")) / fmean(values(0, "topk"))
+    assert round(3 * lost, 1) == 1.0
+    assert min(values(10, "topk", "dead")) > 0.97
+    said(page, "brings most of them back at three deviations, and less than half at ten")
+    for mean, low, high in ((3, 0.5, 1), (10, 0, 0.5)):
+        dead = (fmean(values(mean, each, "dead")) for each in ("kofn-token", "topk"))
+        kept, were = dead
+        assert low < 1 - kept / were < high
+    (more,) = said(
+        page, r"There it explains ([\d.]+) more, with each of the seeds, but at three no"
+    )
+    assert more == round(fmean(leads(10, "kofn-token", "topk")), 3)
+    assert min(leads(10, "kofn-token", "topk")) > 0 > min(leads(3, "kofn-token", "topk"))
+    (apart,) = said(page, r"three means are alike, to ([\d.]+) with each of the seeds,")
+    gains = said(page, r"its scale gains ([\d.]+) and ([\d.]+) after so few steps")
+    for method, gain in zip(started, gains, strict=True):
+        seeds = zip(*(values(mean, started[method]) for mean in (0, 3, 10)), strict=True)
+        assert max(max(each) - min(each) for each in seeds) <= apart
+        ahead = leads(0, started[method], method)
+        assert min(ahead) > 0
+        assert gain == round(fmean(ahead), 3)
+    said(page, "the few of TopK after `initialize` it brings back, too")
+    for mean in (0, 3, 10):
+        assert fmean(values(mean, started["topk"], "dead")) > 0
+        assert not any(values(mean, started["kofn-token"], "dead"))
+
+
 def test_the_table_of_balances_is_what_was_measured():
     _, of = measured(Balances, "balance", "balance")
     labels = {

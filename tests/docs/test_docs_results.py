@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from importlib import import_module
 from itertools import combinations, product
 from statistics import fmean
 from types import SimpleNamespace
@@ -402,6 +404,69 @@ def test_what_is_said_of_what_learns_through_samples():
     said(page, "no other two differ with each of the seeds")
     for pair in set(combinations(tails, 2)) - {("normal", "laplace")}:
         assert open_ended("five_noises", *pair)
+
+
+# --- bits ---
+
+
+def bits():
+    """The script that has measured them."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return import_module("table_of_bits")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def test_the_table_of_bits():
+    script = bits()
+    assert script.page_with_table() == PAGES["maps_knapsack.md"]
+    rows = [f"{way} {budget:g}" for way, budget in script.example().ROWS]
+    assert [*script.measured()] == rows
+    assert all(len(runs) == len(script.SEEDS) == 5 for runs in script.measured().values())
+
+
+def test_what_is_said_of_bits():
+    page = PAGES["maps_knapsack.md"]
+    found = {}
+    for name, runs in bits().measured().items():
+        spent, right, layers = zip(*runs, strict=True)
+        found[name] = SimpleNamespace(spent=fmean(spent), right=right, layers=layers)
+
+    def leads(one, other):
+        """By how much each seed is before the same seed of the other."""
+        return [x - y for x, y in zip(found[one].right, found[other].right, strict=True)]
+
+    def lost(one, other="full 32"):
+        return -round(fmean(leads(one, other)), 3)
+
+    ways = ("measured", "learned")
+    said(
+        page, "The large layer has one bit with every seed, and most bits are at the first layer or"
+    )
+    for name, each in found.items():
+        if name.startswith(ways):
+            assert all(bits[2] == 1 and max(bits) in (bits[0], bits[3]) for bits in each.layers)
+    assert [round(found[f"{way} 1.25"].spent, 2) for way in ways] == pytest.approx(
+        [1.12] * 2, abs=0.011
+    )
+    by = said(page, r"learned bits lose ([\d.]+) and ([\d.]+) to full precision in the mean,")
+    assert by == [lost(f"{way} 1.25") for way in ways]
+    assert said(page, r"where one bit for all loses ([\d.]+);") == [lost("uniform 1")]
+    said(
+        page,
+        "learned ones are behind one bit for all with none of the seeds, measured ones with two",
+    )
+    behind = [sum(lead < 0 for lead in leads(f"{way} 1.25", "uniform 1")) for way in ways]
+    assert behind == [2, 0]
+    (most,) = said(page, r"level with two for all, to ([\d.]+) in the mean")
+    assert max(abs(lost(f"{way} 1.5", "uniform 2")) for way in ways) == most
+    said(page, "at no budget is it ahead with each of the seeds")
+    assert all(min(leads(f"learned {b}", f"measured {b}")) <= 0 for b in ("1.25", "1.5", "2"))
+    by = said(page, r"Two bits for all are ([\d.]+) behind full precision, and three ([\d.]+)\.")
+    assert by == [lost("uniform 2"), lost("uniform 3")]
+    said(page, "a budget of 2 is spent to three quarters")
+    assert all(0.7 < found[f"{way} 2"].spent / 2 < 0.8 for way in ways)
 
 
 # --- routers ---

@@ -33,7 +33,9 @@ STUDIES = {
     "balance": Study("studies.balance --seeds 1", {}),  # only a table
     "attention": Study("studies.attention --steps 700", {"curves.png": "nn_attention_study.png"}),
     "choice": Study("studies.choice", {"curves.png": "choice.png"}),
-    "losses": Study("studies.losses", {"curves.png": "losses.png"}),
+    "losses": Study(
+        "studies.losses --dataset digits --dataset mnist", {"curves.png": "losses.png"}
+    ),
     "replay": Study("studies.replay", {"curves.png": "replay.png"}),
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),

@@ -66,7 +66,7 @@ STUDIES = {
     ),
     "sae_means": Study(
         "studies.sae --task mean-0 --task mean-3 --task mean-10 "
-        + methods("topk kofn-token topk-initialized kofn-token-initialized")
+        + methods("topk topk-auxk kofn-token topk-initialized kofn-token-initialized")
         + " --steps 500 --seeds 5",
         {},  # only a table
     ),

@@ -772,6 +772,13 @@ def test_what_is_said_of_means_far_from_0():
     )
     assert more == round(fmean(leads(10, "kofn-token", "topk")), 3)
     assert min(leads(10, "kofn-token", "topk")) > 0 > min(leads(3, "kofn-token", "topk"))
+    (gain,) = said(
+        page, r"The auxiliary loss gains ([\d.]+) at three, with each of the seeds, and nothing"
+    )
+    assert gain == round(fmean(leads(3, "topk-auxk", "topk")), 3)
+    assert min(leads(3, "topk-auxk", "topk")) > 0 > fmean(leads(10, "topk-auxk", "topk"))
+    dead = (round(fmean(values(10, each, "dead")), 2) for each in ("topk-auxk", "topk"))
+    assert len({*dead}) == 1
     (apart,) = said(page, r"three means are alike, to ([\d.]+) with each of the seeds,")
     gains = said(page, r"its scale gains ([\d.]+) and ([\d.]+) after so few steps")
     for method, gain in zip(started, gains, strict=True):

@@ -107,6 +107,16 @@ def test_weights_and_prices_are_those_of_the_matrix(name, link, temperature, rou
         np.testing.assert_allclose(of_columns, expected[1], rtol=0, atol=1e-6 * (1 + abs(x[0, 0])))
 
 
+@pytest.mark.parametrize("link", ["exponential", "logistic"])
+def test_rounds_find_rows_that_columns_which_take_all_have_settled(link):
+    k, capacity = np.array([1.0, 1, 1, 1, 4, 4, 2, 2]), np.array([8.0, 3, 3, 2])
+    for rounds in (2, 3):
+        how = {"link": link, "rounds": rounds}
+        wanted, _ = soft_assignment(matrix(8, 4), k, capacity, **how)
+        found, _ = streaming.soft_assignment(matrix(8, 4), k, capacity, **how)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("link", full_but(ONE_OF_EACH, LINKS))
 def test_hard_weights_are_those_of_the_matrix(link):
     x, k, capacity = CASES["margins"]
@@ -141,7 +151,9 @@ def test_a_bad_entry_leaves_nothing(bad, rounds):
     found, distance = (found, math.nan) if rounds is None else found
     assert np.isnan(whole(found)).all()
     assert math.isnan(distance)
-    apart = streaming.soft_assignment(matrix(), np.ones(M), np.ones(N), rounds=rounds)
+    x = matrix()
+    x[3] = -math.inf  # without the others' capacity, its weights of 0 would stay
+    apart = streaming.soft_assignment(x, np.ones(M), np.ones(N), rounds=rounds)
     assert np.isnan(apart if rounds is None else apart[0]).all()
 
 

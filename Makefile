@@ -139,10 +139,10 @@ format: $(READY)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## time the maps against softmax and others by one thread of an idle machine, twice: with its own level, and with AVX2
+bench: $(READY)  ## time the maps against softmax and others on an idle machine, twice: with its own level, and with AVX2
 	$(PIP) --no-build-isolation --editable ".[bench]"
-	$(BIN)/kofn bench --threads 1 --out benchmarks/results --force
-	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --threads 1 --out benchmarks/results/avx2 --force
+	$(BIN)/kofn bench --out benchmarks/results --force
+	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
 	$(BIN)/python -m benchmarks.published --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses

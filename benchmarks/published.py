@@ -275,8 +275,8 @@ def written(name: str, page: str) -> str:
     for table, (where, lines) in TABLES.items():
         if where == name:
             begin = BEGIN.format(name=table)
-            before, found, rest = page.partition(begin)
-            if not found:
+            before, place, rest = page.partition(begin)
+            if not place:
                 raise ValueError(f"{name} has no place for the table {table!r}")
             after = rest.partition(END)[2]
             page = f"{before}{begin}\n\n" + "\n".join(lines()) + f"\n\n{END}{after}"

@@ -99,6 +99,15 @@ def test_each_room_answers_for_names_of_others_with_its_own(room):
         module.__wrapped__  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("Router", "TopKRouter"), ("MoE", "TopKRouter"), ("TopK", "SoftTopK"), ("SAE", "TopKSAE")],
+)
+def test_modules_by_shorter_names_lead_to_ours(name, own):
+    with pytest.raises(AttributeError, match=f"you may mean kofn.nn.{own}$"):
+        getattr(nn, name)
+
+
 X = np.array([2.0, 1.0, 0.5])
 
 

@@ -56,11 +56,14 @@ def names_in(module: str) -> list[str]:
     return []
 
 
-def answer_for_others(module: str, names: Iterable[str]) -> None:
-    """Have a module answer for a name that it lacks, with the nearest of its own."""
+def answer_for_others(module: str, names: Iterable[str], **others: str) -> None:
+    """Have a module answer for a name that it lacks, with the nearest of its own.
+
+    `others` are words of others for some of them.
+    """
 
     def missing(name: str) -> object:
-        raise AttributeError(meant(module, name, {plain(own): own for own in names}))
+        raise AttributeError(meant(module, name, others | {plain(own): own for own in names}))
 
     # Not by a `def` in the module, for which type checkers would accept every name.
     sys.modules[module].__dict__["__getattr__"] = missing

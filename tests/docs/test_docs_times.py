@@ -70,6 +70,7 @@ def test_what_the_readme_says_of_divided_gates_is_what_the_guide_prints():
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore")
 def test_the_derivatives_that_the_readme_counts_are_those_that_are_right():
     sys.path.insert(0, str(ROOT / "docs"))
     import compare_ways

@@ -143,7 +143,7 @@ bench: $(READY)  ## time the maps against softmax and others on an idle machine,
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
-	$(BIN)/python -m benchmarks.readme --write
+	$(BIN)/python -m benchmarks.published --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --out "$(OUT)" --device $(DEVICE) $(HOW)
@@ -167,7 +167,7 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
 docs: $(READY)  ## draw the figures of the documentation, and write README's times; minutes
-	$(BIN)/python -m benchmarks.readme --write
+	$(BIN)/python -m benchmarks.published --write
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py

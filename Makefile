@@ -78,6 +78,7 @@ test-older: $(READY)  ## run some of these with code for older processors only, 
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt, POT, cvxpy) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench,peers]"
+	$(PIP) kernels
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 

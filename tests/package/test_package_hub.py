@@ -4,6 +4,7 @@ tests/release/kernel.py uses it in a process without kofn.
 """
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -124,6 +125,12 @@ def test_layers_answer_as_the_router_of_nn_does(answers):
 
 def test_two_versions_answer_as_kofn_does_without_kofn_and_numpy(folder, answers):
     where_it_lies(folder, "side_by_side")
+
+
+@pytest.mark.extras
+def test_the_library_of_the_hub_loads_it(folder, answers):
+    pytest.importorskip("kernels")
+    where_it_lies(folder, "by_kernels", **os.environ)
 
 
 @pytest.mark.full

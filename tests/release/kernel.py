@@ -128,9 +128,36 @@ def interpreted(folder, torch):
         assert not torch.equal(found[0], usual[0])
 
 
+def by_kernels(folder, torch):
+    """The library of the Hub loads the folder, and gives a model's router the layer's forward."""
+    import kernels
+
+    rows, _ = torch.load(folder / "answers.pt")
+    kernel = kernels.get_local_kernel(folder)
+    x, weight = rows[0]
+    assert kernel.__name__.startswith("_kofn_router_")
+    assert {*kernel.__all__} == {"hard_topk", "layers", "soft_topk", "topk_gates"}
+
+    @kernels.use_kernel_forward_from_hub("Router")
+    class Stock(torch.nn.Module):
+        def forward(self, hidden_states):
+            raise NotImplementedError
+
+    for name in LAYERS:
+        model = Stock()
+        model.weight, model.top_k = torch.nn.Parameter(weight), 2
+        layer = kernels.LocalLayerRepository(repo_path=folder, layer_name=name)
+        with kernels.use_kernel_mapping({"Router": {"cpu": layer}}, inherit_mapping=False):
+            how = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
+            kernels.kernelize(model, mode=how, device="cpu", use_fallback=False)
+        expected = routed(vars(kernel.layers)[name].forward, x, weight, torch)
+        for each, wanted in zip(model(x), expected, strict=False):
+            torch.testing.assert_close(each, wanted, rtol=0, atol=0)
+
+
 if __name__ == "__main__":
     task = globals()[sys.argv[2]]
-    if task is interpreted:  # Triton's interpreter is NumPy's
+    if task in (interpreted, by_kernels):  # Triton's interpreter is NumPy's
         BLOCKED.remove("numpy")
     sys.modules.update(dict.fromkeys(BLOCKED))  # they cannot be imported
     import torch

@@ -197,9 +197,19 @@ class KnapsackKernels(Protocol):
         """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
 
 
+class SumKernels(Protocol):
+    """The functions of a backend for a `Sum` of cpu/rows/passes.py, of weights (…, n)."""
+
+    def terms(self, of: Any, p: Array, numbers: tuple[float, ...]) -> Any:
+        """Return its sums of each row, (…), or (count, …) of more than one."""
+
+    def slopes(self, of: Any, p: Array, cotangent: Array, numbers: tuple[float, ...]) -> Any:
+        """Return the cotangents of the weights."""
+
+
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and KnapsackKernels.
+    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 
     serves: Callable[[Array, str], bool]
@@ -208,6 +218,7 @@ class Backend(NamedTuple):
     choice: str | None = None
     noise: str | None = None
     knapsack: str | None = None
+    sums: str | None = None
 
 
 BACKENDS = (
@@ -218,6 +229,7 @@ BACKENDS = (
         "kofn.kernels.cpu.choice.launch",
         "kofn.kernels.cpu.passes.noise",
         "kofn.kernels.cpu.knapsack.launch",
+        "kofn.kernels.cpu.passes.sums",
     ),
     Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
 )

@@ -60,7 +60,7 @@ def gates(
 
 
 def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:
-    """Return the Call that is kept of such a call, or what is false."""
+    """Return the Call that was kept for such a call; false if there is none."""
     if sys.modules.get("torch") is None or not of_torch.state.is_eager(x) or not x.is_cpu:
         return None
     if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):
@@ -83,7 +83,7 @@ def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) 
 
 
 def _call_of(operation: Operation, given: Given) -> Any:
-    """Return what is kept of a call with such arguments, or None if it is no short one."""
+    """Return a Call for such arguments, or None if they do not make a short one."""
     x, k, t, link, form, _ = given
     backend = kernels.serving_of("rows", x, "torch", link, operation.offered)
     numbers = k, t, 0.0 if link.alpha is None else link.alpha

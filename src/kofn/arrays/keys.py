@@ -48,7 +48,7 @@ def with_one_nan(x: Array) -> Array:
 
 
 def _flipped(bits: Any) -> Any:
-    """Reverse the order of what is negative, which as integers is in that of the sizes."""
+    """Reverse the order of negative floats, which as integers are ordered by size."""
     info = np.iinfo(dtype_name(bits))
     if is_dtensor(bits):  # which PyTorch shifts wrongly
         return namespace(bits).where(bits < 0, bits ^ info.max, bits)

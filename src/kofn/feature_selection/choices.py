@@ -129,7 +129,7 @@ def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int, names: Any =
 
 
 def _by_name(given: Any, names: Any) -> list[Any]:
-    """Return a label per column: the given name of which an encoder made it, or its place.
+    """Return a label per column: the given name, if an encoder made it of one, or its place.
 
     Encoders call the columns that they make of "plan" plan_basic and plan_pro, and a
     ColumnTransformer puts the name of the step before that, with two underscores.

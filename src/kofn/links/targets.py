@@ -149,7 +149,7 @@ class Chosen:
         self.branches: list[ast.stmt] = []
 
     def add(self, number: int, formula: FunctionType, given: Mapping[str, str]) -> None:
-        """Add that of a kind; arguments that are `given` are computed so."""
+        """Add a kind's formula; arguments that are `given` are computed so."""
         tree = parsed(formula)
         own = {name: f"{name}_{number}" for name in names_of(formula) if not is_word(formula, name)}
         for name in names_of(formula):

@@ -24,7 +24,7 @@ DIGITS_K, PLANTED_K = 16, 5
 PLANTED_ROWS, PLANTED_COLUMNS = 1_000, 100
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 LARGEST = 1e30  # its square does not overflow float64 in a variance over many rows
-MOST_VALUES = 50  # of a column of words, each of which becomes a column of 0 and 1
+MOST_VALUES = 50  # of a column of words; each becomes a column of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _composed(name: str) -> str:
 
 
 def _numbers(frame: Any, columns: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the columns as numbers, and of which each is one; None if each is its own."""
+    """Return the columns as numbers, and the given column of each; None if none became several."""
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
     parts, sizes = [], []

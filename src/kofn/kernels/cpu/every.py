@@ -9,14 +9,14 @@ from kofn.kernels.cpu.knapsack import launch as knapsack
 from kofn.kernels.cpu.passes import blocks, noise, segments
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.rows.passes import PASSES
-from kofn.kernels.cpu.runtime import half
+from kofn.kernels.cpu.runtime import half, openmp
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 
 
 def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     """Return the code that rows and k-subsets need, for links by number and bytes per number."""
-    codes = [*half.codes()]
+    codes = [openmp.TEAM, *half.codes()]
     kinds = list(kinds)
     for size in sizes:
         codes += launch.codes(kinds, size)

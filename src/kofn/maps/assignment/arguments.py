@@ -159,7 +159,7 @@ def _spread(name: str, value: Any, shape: tuple[int, ...], x: Array, what: str) 
 
 
 def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array:
-    """Return T per matrix, limited as that of rows is; NaN where an array is not above 0."""
+    """Return T per matrix, limited as for rows; NaN where an array is not above 0."""
     floor, ceiling = TEMPERATURES[dtype_name(x)]
     if framework(temperature) is None:
         return full_like(x, batch, min(max(check_temperature(temperature), floor), ceiling))

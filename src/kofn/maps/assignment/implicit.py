@@ -85,7 +85,7 @@ def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
 
 
 def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
-    """Return T·S⁺, and of which matrices S has an inverse, but for a constant.
+    """Return T·S⁺, and for which matrices S has an inverse, but for a constant.
 
     It has none where columns are in parts that have prices of their own, to rounding.
     """

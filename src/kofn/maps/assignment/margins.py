@@ -85,7 +85,7 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
 
 
 def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
-    """Return what is open."""
+    """Return the scores of entries that are not settled, and the margins left for them."""
     xp = namespace(x)
     rows, columns = counted(of.live, k, c)
     none: tuple[Array, ...] = xp.zeros_like(k), xp.zeros_like(c)

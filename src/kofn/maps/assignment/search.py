@@ -225,7 +225,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     good, retry, careful, part, low, high = _shortened(task, s, seen)
     far = (s.passes == 0) & (error > 1)
     alone = (~good & ~retry) | far
-    # Next to the root, the sign of R·step is that of rounding errors.
+    # Next to the root, rounding errors decide the sign of R·step.
     counts = good | (error < 1e5 * tolerance)
     stalled = xp.where(counts & ~(error < s.best / 2), s.stalled + 1, 0.0)
     passes, cold = s.passes + 1, (s.hot == 0) & (t == p.t)

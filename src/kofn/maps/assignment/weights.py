@@ -188,7 +188,7 @@ def soft_assignment_prices(
     Raises:
         TypeError, ValueError: as for `soft_assignment`.
 
-    Source: that of `soft_assignment`.
+    Source: as for `soft_assignment`.
 
     Example:
         >>> import numpy as np

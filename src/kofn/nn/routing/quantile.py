@@ -64,7 +64,7 @@ class ExpertBias(Tally):
         steps, name = state.pop(f"{prefix}net_steps", None), f"{prefix}bias"
         if steps is not None:
             state.setdefault(name, torch.zeros_like(steps, dtype=torch.float32))
-        if name not in state and "bias" in self._buffers:  # that of a linear layer
+        if name not in state and "bias" in self._buffers:  # a linear layer's state
             state[name] = torch.zeros(self.bias.shape, dtype=torch.float32, device="cpu")
         if isinstance(state.get(name), Tensor):  # with assign=True, it takes the place of the bias
             state[name] = state[name].float()
@@ -138,7 +138,7 @@ class QuantileBias(ExpertBias):
         self._forget()
 
     def _forget(self) -> None:
-        """Set the sums to those of no token, in place."""
+        """Clear the sums in place, as before the first token."""
         super()._forget()
         if self.bins is not None:
             self.ends.fill_(-torch.inf)

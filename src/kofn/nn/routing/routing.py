@@ -96,7 +96,7 @@ class Routing(RouterBase):
     ) -> tuple[Tensor, Tensor]:
         """Return weights and indices of experts for scores [T, num_experts].
 
-        `length` is that of the sequences that lie in the scores one after the other.
+        The scores have sequences of `length` tokens, one after the other.
         """
         check_tensors(scores=scores)
         learns = self.training and not is_recomputing()

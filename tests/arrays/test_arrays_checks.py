@@ -4,6 +4,7 @@ import ast
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas
@@ -269,3 +270,11 @@ def test_the_lesser_of_two_is_of_two_arrays():
                 case ast.Call(ast.Attribute(ast.Name("xp"), "minimum" | "maximum"), arguments):
                     numbers = [each for each in arguments if isinstance(each, ast.Constant)]
                     assert not numbers, (path.name, node.lineno)
+
+
+@pytest.mark.parametrize(("name", "value"), [("hard", True), ("dim", 0)])
+def test_a_traced_flag_or_dimension_is_told_to_be_static(name, value):
+    with pytest.raises(
+        TypeError, match=rf'^{name} must be .* traces; .*static_argnames="{name}"\)'
+    ):
+        jax.jit(soft_topk)(jnp.zeros((2, 3)), 1, **{name: value})

@@ -820,30 +820,6 @@ def test_the_table_of_balances_is_what_was_measured():
         assert [cell.strip() for cell in cells[label]] == found, method
 
 
-def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
-    bench = (DOCS.parent / "benchmarks" / "results" / "bench.md").read_text(encoding="utf-8")
-    timed = table(bench[bench.index("### Attention: 1,024 × 1,024, k = 32, float32") :], "|  |")
-    names = {
-        "**`kofn.soft_topk`**": "soft_topk, logistic",
-        "`torch.topk`, straight-through": "torch.topk",
-        "sigmoid and your own bisection": "sigmoid, bisected",
-        "**`kofn.sparsemax`**": "sparsemax",
-        "`sparsemax` of the entmax package": "entmax.sparsemax",
-    }
-    ours = {
-        name: row["time"] for name, row in table(FRONT["README.md"], "| | its weights |").items()
-    }
-    assert {name for name, time in ours.items() if time} == {*names}
-    for name, measured_as in names.items():
-        row = timed[measured_as]
-        for said_as, way in zip(
-            ours[name].split(", "), ("forward", "forward + backward"), strict=True
-        ):
-            exact = float(row[way].split()[0])
-            places = len(said_as.partition(".")[2])
-            assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
-
-
 def test_the_benchmark_of_assignments_writes_its_table_where_the_page_has_it():
     from benchmarks import assignment
 

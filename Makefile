@@ -47,7 +47,7 @@ GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-24s%s\n", $$1, $$2}'
@@ -78,6 +78,7 @@ test-older: $(READY)  ## run some of these with code for older processors only, 
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt, POT, cvxpy) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench,peers]"
+	$(PIP) kernels
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 
@@ -104,6 +105,9 @@ wheels: $(READY)  ## build the wheels of all platforms in dist by zig, and check
 
 test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
 	$(BIN)/python -m pytest -m dist tests/package/test_package_release.py
+
+hub: $(READY)  ## write the kernel for Hugging Face's Kernel Hub, made of kofn's files, to build/hub
+	$(BIN)/python -m wheels.hub build/hub
 
 test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; ten minutes, and downloads
 	$(PIP) ziglang

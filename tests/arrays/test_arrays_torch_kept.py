@@ -54,7 +54,7 @@ def test_where_has_the_same_bits(number, dtype, on_gpu):
 
 def test_numbers_are_made_once(on_gpu, monkeypatch):
     xp = namespace(X)
-    assert [name for name in dir(compat) if not hasattr(xp, name)] == ["classes"]
+    assert not hasattr(xp, "classes")  # which has every name
     xp.where(X > 0, X, 0.0)  # made here
     monkeypatch.setattr(private, "_dispatch_modes", lambda: 0)
     with Names() as names:

@@ -20,6 +20,7 @@ from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
 MOST = 256
 """Calls that are kept; before there are more, all are forgotten."""
 
+_EAGER = f"{__package__}.torch.eager"
 _kept: dict[Any, Any] = {}
 """By all but the scores: their Call of adapters/torch/eager.py, or whether there is one."""
 
@@ -33,7 +34,7 @@ def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: An
         return None
     learned = scores.requires_grad and sys.modules["torch"].is_grad_enabled()
     if learned:
-        return sys.modules["kofn.adapters.torch.eager"].apply(call, scores)
+        return sys.modules[_EAGER].apply(call, scores)
     found, _, lost = call.ready(scores, learned)
     return None if lost else found
 

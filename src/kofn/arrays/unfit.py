@@ -47,7 +47,7 @@ def _refuse_tensor(name: str, value: Any) -> None:
     if value.is_nested:
         raise TypeError(
             f"{name} must be a dense tensor; got a nested one of layout {value.layout}. The "
-            "functions of segments take those of layout torch.jagged"
+            "functions of segments take nested tensors of layout torch.jagged"
         )
     if value.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got layout {value.layout}")

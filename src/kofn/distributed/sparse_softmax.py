@@ -168,7 +168,7 @@ def sparse_softmax_loss(
 
 
 class _Sets(NamedTuple):
-    """Rows in parts, with what is in their sets alone."""
+    """Rows in parts, with the entries of their sets alone in play."""
 
     layout: Layout
     rows: Rows  # per entry of this part, or of the sets in it
@@ -179,7 +179,7 @@ class _Sets(NamedTuple):
     support: Support | None = None
 
     def only(self) -> Rows:
-        """Return the rows without what is outside of their sets."""
+        """Return the rows with the entries outside of their sets out of play."""
         return self.rows if self.last is None else truncated.only(self.rows, self.last, self.over)
 
     def per_row(self, numbers: Array) -> Array:

@@ -70,7 +70,7 @@ class RelaxedOneHot(OverRows[ArrayT]):
         return stop_gradient(self.rsample(shape, rng))
 
     def log_rsample(self, shape: int | tuple[int, ...] = (), rng: Any = None) -> ArrayT:
-        """Draw logarithms of weights, none of which rounds to 0; differentiable."""
+        """Draw logarithms of weights, so that no weight rounds to 0; differentiable."""
         with quiet(self.logits):
             noisy = self._choice.perturb(shape, rng)
             t = namespace(noisy).expand_dims(self._temperature(noisy), axis=-1)

@@ -129,7 +129,7 @@ def choice_of(k: Any, costs: Any, budget: Any, groups: Any, n: int, names: Any =
 
 
 def _by_name(given: Any, names: Any) -> list[Any]:
-    """Return a label per column: the given name of which an encoder made it, or its place.
+    """Return a label per column: the given name, if an encoder made it of one, or its place.
 
     Encoders call the columns that they make of "plan" plan_basic and plan_pro, and a
     ColumnTransformer puts the name of the step before that, with two underscores.
@@ -164,7 +164,12 @@ def _members(groups: Any, n: int) -> np.ndarray:
         return np.arange(n)
     labels = np.asarray(groups)
     if labels.shape != (n,):
-        raise ValueError(f"groups must have one label per column, shape ({n},); got {labels.shape}")
+        named = all(isinstance(each, str) for each in labels.flat)
+        hint = (
+            "; names of columns before an encoder are a set, as {'plan', 'city'}" if named else ""
+        )
+        allowed = f"one label per column, shape ({n},)"
+        raise ValueError(f"groups must have {allowed}; got {labels.shape}{hint}")
     # Numbered by first appearance, so that renaming the groups changes nothing.
     seen: dict[Any, int] = {}
     # As objects: an array of 1 and "1" would hold two equal strings.

@@ -112,7 +112,7 @@ def _of_bucket(log_rest: Array, total: Array, log_whole: Array, reverse: bool) -
 
 
 def _log_sum(z: Array, some: Array) -> Array:
-    """Return log Σ e^z of some entries, none of which is far above 0; −∞ of none."""
+    """Return log Σ e^z of some entries, where no z is far above 0; −∞ of none."""
     xp = namespace(z)
     total = xp.sum(xp.where(some, xp.exp(z), 0.0), axis=-1)
     none = stop_gradient(total) == 0

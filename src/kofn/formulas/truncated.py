@@ -181,7 +181,7 @@ def _raised(
 
 
 def _with_ends(found: Array, rows: Rows, greatest: Array) -> Array:
-    """Return entropies with those of rows that have NaN, scores of +inf, or nothing in play."""
+    """Return entropies, right also in rows with NaN, scores of +inf, or nothing in play."""
     xp = namespace(found)
     top = _has_top(rows)
     found = xp.where(top, -xp.log(xp.where(top, rows.top_weight, 1.0)), found)

@@ -45,7 +45,7 @@ NEXT = len(KINDS)
 """The number that each of these has in compiled code of its own."""
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
-"""Those of which a kernel knows more than their file says."""
+"""A kernel knows more of these links than their files say."""
 
 
 def with_formula(*names: str) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def _with(trait: str) -> tuple[int, ...]:
 TWO_TAILS, BOUNDED, CAPPED = map(_with, ("two_tails", "bounded", "capped"))
 OCTAVES = tuple(traits.kind.number for traits in KINDS if traits.kind.octaves)
 EDGES = tuple(float(TABLE[traits.link].inner.edge) for traits in KINDS)
-"""Where z is counted from; that of entmax is for α = 1.5."""
+"""Where z is counted from; for entmax, at α = 1.5."""
 BY_LOGS = 2
 """The order of a step on the logs of two tails."""
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}

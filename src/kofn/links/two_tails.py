@@ -110,7 +110,7 @@ class TwoTails(OfFormulas, BuiltIn):
 
 
 def apart(z: Array) -> tuple[Real, Real, float]:
-    """Return (a, b, 1/b) with e^z = a/b, of which the greater is 1; 1/b is of use where a ≤ b."""
+    """Return (a, b, 1/b) with e^z = a/b and the greater of both 1; 1/b is of use where a ≤ b."""
     upper = z > 0
     e = exp(where(upper, -z, z))
     return where(upper, 1.0, e), where(upper, e, 1.0), 1.0

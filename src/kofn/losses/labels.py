@@ -99,7 +99,7 @@ def _smoothing_terms(
 ) -> tuple[Array | int, Array | float, Array] | None:
     """Return (number of available entries, Σw, Σw(x_y − x)/T over them), for class weights w.
 
-    None if an entry is +inf or NaN, or a loss is: then the plain operations know what is right.
+    None if an entry is +inf or NaN, or a loss is: then the plain operations answer.
     """
     x, temperature = checked.scores, checked.temperature
     if 0 in x.shape or not math.isfinite(stop_gradient(loss).sum()):

@@ -143,7 +143,7 @@ def bias_of_share(required: ArrayT, k: float, playing: ArrayT | None) -> tuple[A
 
 
 def _even_bias(required: ArrayT, k: float) -> tuple[ArrayT, ArrayT]:
-    """Return `bias_of_share` of finite numbers, of which all tokens count: places are the same."""
+    """Return `bias_of_share` of finite numbers where all tokens count: places are the same."""
     x: Any = required
     *batch, count, experts = x.shape
     place = count * k / experts

@@ -61,7 +61,7 @@ class Closing(nn.Module):
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Fix the choice: it is that of eval() from now on, whatever the scores become."""
+        """Fix the choice: from now on it is as in eval(), whatever the scores become."""
         self.mask = self._whole().clone()
 
     def _whole(self) -> Tensor:

@@ -46,7 +46,7 @@ def log_weights(given: Given, k: int | None, p: float | None, min_p: float | Non
 
 
 def is_of_several(k: int | None, p: float | None, min_p: float | None) -> bool:
-    """Return whether the set is not that of k or p alone, which have operations of their own."""
+    """Return whether a set needs more than k or p alone, which have operations of their own."""
     return min_p is not None or (k is not None and p is not None)
 
 

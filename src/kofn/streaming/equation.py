@@ -54,7 +54,7 @@ class Sums(NamedTuple):
 
 
 class Row(Protocol):
-    """A row as the search sees it; `how` is the equation, of which it needs the link and T."""
+    """A row as the search sees it, which needs the link and T of the equation `how`."""
 
     @property
     def is_double(self) -> bool:
@@ -87,7 +87,7 @@ class Equation(NamedTuple):
     def solve(self, start: float = math.nan) -> float:
         """Return θ: +inf if nothing may be chosen, −inf if everything is, NaN for a NaN.
 
-        `start` is a θ that may be close, such as that of the training step before.
+        `start` is a θ that may be close, such as the one of the training step before.
         """
         if not self.temperature > 0 or math.isnan(self.budget):
             return math.nan

@@ -89,7 +89,7 @@ def scores_of(keys: np.ndarray, bits: int) -> np.ndarray:
 
 
 class Bins(NamedTuple):
-    """A row of float64 scores, each of which stands for many: a sketch as a row."""
+    """A sketch as a row: each of its float64 scores stands for many."""
 
     values: np.ndarray
     counts: np.ndarray

@@ -97,7 +97,7 @@ def _with_back(operation: Operation, slopes: bool) -> Operation:
 def _by_messages(
     operation: Operation, slopes: bool, _: Any, shards: Shards, *arrays: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return the answer, what is known per row, and what the declaration keeps if `slopes`."""
+    """Return the answer, the rows' statistics, and what the declaration keeps if `slopes`."""
     constants = SHARDS.with_tensors(shards, [each.detach() for each in SHARDS.tensors(shards)])
     statistics, rows = gathered(constants)
     over = shards.over

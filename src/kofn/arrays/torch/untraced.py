@@ -17,7 +17,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @torch.compiler.disable(  # type: ignore[no-untyped-call]
     reason="kofn.distributed decides by numbers from all ranks how many messages a row needs, "
-    "which torch.compile cannot trace; leave fullgraph out, or call it outside of what is compiled"
+    "which torch.compile cannot trace; leave fullgraph out, or call it outside of compiled code"
 )
 def outside_of_graphs(function: Callable[..., Any], *arguments: Any, **others: Any) -> Any:
     return function(*arguments, **others)

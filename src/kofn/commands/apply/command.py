@@ -56,7 +56,7 @@ def apply(
         str | None,
         typer.Option(
             help="Type of the weights: float16, float32 or float64, with --hard also bool or "
-            "uint8; that of the scores by default."
+            "uint8; as the scores by default."
         ),
     ] = None,
     out: Annotated[

@@ -24,7 +24,7 @@ DIGITS_K, PLANTED_K = 16, 5
 PLANTED_ROWS, PLANTED_COLUMNS = 1_000, 100
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 LARGEST = 1e30  # its square does not overflow float64 in a variance over many rows
-MOST_VALUES = 50  # of a column of words, each of which becomes a column of 0 and 1
+MOST_VALUES = 50  # of a column of words; each becomes a column of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def read_table(
     frame = _read(path, target)
     names = [str(name) for name in frame.columns]
     for each in (target, *out):
-        _check_name(each, names, path)
+        _check_name(each, names, path, target=each == target)
     if target in out:
         raise InputError(f"--drop and --target both name {target!r}; give another --target")
     others = frame.drop(columns=[target, *out])
@@ -142,12 +142,14 @@ def read_table(
     return Table(path.name, X[kept], y, columns, target, task, classes, **more)
 
 
-def _check_name(name: str, names: list[str], path: Path) -> None:
+def _check_name(name: str, names: list[str], path: Path, *, target: bool) -> None:
     """Raise InputError for a column that the table does not have."""
     if name in names:
         return
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {_listed(close)}?" if close else f"its columns are {_listed(names)}"
+    if not target and {*(parts := name.split(","))} <= {*names}:
+        hint = f"one name an option: {' '.join(f'--drop {part}' for part in parts)}"
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         hint = f"its only column is {names[0]!r}; separate columns by commas"
     raise InputError(f"no column {name!r} in {path}; {hint}")
@@ -218,7 +220,7 @@ def _composed(name: str) -> str:
 
 
 def _numbers(frame: Any, columns: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the columns as numbers, and of which each is one; None if each is its own."""
+    """Return the columns as numbers, and the given column of each; None if none became several."""
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
     parts, sizes = [], []

@@ -27,7 +27,7 @@ class Near(NamedTuple):
 
     y: Array  # (…, m, n)
     t: Array  # (…, 1)
-    origin: Array  # (…, m); a threshold θ of these rows is that of y at origin + θ·unit
+    origin: Array  # (…, m); θ of these rows stands for origin + θ·unit, a threshold of y
     unit: Array  # (…, 1)
 
 

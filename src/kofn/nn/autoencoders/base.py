@@ -59,7 +59,7 @@ class Reporting(nn.Module):
 
 
 class Autoencoder(Reporting):
-    """The parameters of a `TopKSAE`, and what is computed of them."""
+    """The parameters of a `TopKSAE`, and its encoder and decoder."""
 
     W_enc: nn.Parameter
     b_enc: nn.Parameter

@@ -44,6 +44,59 @@ class Call(NamedTuple):
         return ahead if ahead >= 0 else sys.maxsize
 
 
+class Replay:
+    """The experts that a router replays, and which of its calls has taken which of them."""
+
+    def __init__(self, router: str, table: Tensor) -> None:
+        self.router = router
+        self.table = table  # [tokens, k]
+        self.cursor = 0
+        self.calls: list[Call] = []
+        self.began = node_number()  # the next node of the graph, as this thread counts them
+        self.thread = threading.get_ident()
+
+    def rows(self, scores: Tensor) -> Tensor:
+        """Return what the table has for the tokens of this call, or of the one that runs again."""
+        self.table = self.table.to(scores.device)
+        tokens, mark = len(scores), _mark(scores)
+        if backward_pass() != -1:
+            return self._again(tokens, mark)
+        if threading.get_ident() != self.thread:  # each counts its own nodes
+            raise RuntimeError(
+                f"nn.replay_routing must be entered in the thread that calls the model; the router "
+                f"{self.router!r} was called in another"
+            )
+        start, stop = self.cursor, self.cursor + tokens
+        if stop > len(self.table):
+            raise ValueError(
+                f"indices must have all tokens of the block: the router {self.router!r} has been "
+                f"given {stop} tokens; got {len(self.table)}"
+            )
+        self.calls.append(Call(start, tokens, mark, node_number(), torch.is_grad_enabled()))
+        self.cursor = stop
+        return self.table[start:stop]
+
+    def _again(self, tokens: int, mark: Tensor) -> Tensor:
+        """Return the rows of the earlier call that runs again: the one with the nearest scores."""
+        table, node = self.table, node_number()
+        calls = [each for each in self.calls if each.tokens == tokens]
+        calls.sort(key=lambda each: each.distance(node))  # so that it decides between equal scores
+        if not calls:
+            raise RuntimeError(
+                f"a checkpoint ran the router {self.router!r} again with {tokens} tokens, as no "
+                "call in this nn.replay_routing had; call backward() in the block of the forward "
+                "pass"
+            )
+        if len(calls) == 1:
+            return table[calls[0].start : calls[0].start + tokens]
+        marks = torch.stack([each.mark for each in calls])
+        nearest = (marks - mark).square().sum(-1).argmin()  # no look at it: a device need not wait
+        starts = torch.tensor(
+            [each.start for each in calls], dtype=torch.int64, device=table.device
+        )
+        return table[starts[nearest] + torch.arange(tokens, device=table.device)]
+
+
 class Following:
     """One router's part of a record or a replay. It stays with the router, but not with a copy."""
 
@@ -53,11 +106,7 @@ class Following:
         self.number = torch.tensor(number, dtype=torch.int64, device="cpu")
         _followed[number] = self
         self.has_replayed = self.records = False
-        self.table: Tensor | None = None  # [tokens, k], of a replay that is on
-        self.cursor = 0
-        self.calls: list[Call] = []  # of this replay
-        self.began = 0  # the number of the first node of the graph after that, in this thread
-        self.thread = 0
+        self.current: Replay | None = None
         # The nodes of earlier replays: from the first, to the one behind the last.
         self.ended: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.parts: list[list[Tensor]] = []  # of each record, what it has got
@@ -70,19 +119,20 @@ class Following:
 
     def begin(self, table: Tensor) -> None:
         """Replay these experts, [tokens, k], from the first token on."""
-        self.table, self.cursor, self.calls, self.has_replayed = table, 0, [], True
-        self.began, self.thread = node_number(), threading.get_ident()
+        self.current, self.has_replayed = Replay(self.name, table), True
 
     def end(self) -> None:
-        self.table = None
+        assert self.current is not None
         # Where nobody can tell, all that runs again from now on is an error, not another choice.
-        self.ended.append((self.began, node_number() if numbers_nodes else sys.maxsize))
+        last = node_number() if numbers_nodes else sys.maxsize
+        self.ended.append((self.current.began, last))
+        self.current = None
 
     def is_replaying(self) -> bool:
         """Return whether a replay is on; in compiled code, whether there was one."""
         if torch.compiler.is_compiling():  # the operator asks whether one is on
             return self.has_replayed
-        return self._is_of_this_replay()
+        return self._replay_of_this_call() is not None
 
     def replay(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Return indices [T, k], and for which tokens they are of the replay; others keep `own`."""
@@ -106,69 +156,29 @@ class Following:
                 part.append(kept)
 
     def _replay(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        if not self._is_of_this_replay():
+        replay = self._replay_of_this_call()
+        if replay is None:
             return own.clone(), own.new_zeros(own.shape[:1], dtype=torch.bool)
-        assert self.table is not None
-        rows = self._rows(scores, self.table).to(own.dtype)
+        rows = replay.rows(scores).to(own.dtype)
         told = rows[:, :1] >= 0
         return torch.where(told, rows, own), told[:, 0].clone()
 
-    def _is_of_this_replay(self) -> bool:
-        """Return whether a replay is on and has this call, for the first time or again.
+    def _replay_of_this_call(self) -> Replay | None:
+        """Return the replay that is on, if it has this call, for the first time or again.
 
         What a checkpoint runs again of a replay that has ended is an error.
         """
         if backward_pass() == -1:
-            return self.table is not None
+            return self.current
         node = node_number()
-        if self.table is not None and node >= self.began:
-            return True
+        if self.current is not None and node >= self.current.began:
+            return self.current
         if any(first <= node < behind for first, behind in self.ended):
             raise RuntimeError(
                 f"a checkpoint ran the router {self.name!r} again after its nn.replay_routing had "
                 "ended, where it would choose other experts; call backward() in the block"
             )
-        return False
-
-    def _rows(self, scores: Tensor, table: Tensor) -> Tensor:
-        """Return what the table has for the tokens of this call, or of the one that runs again."""
-        self.table = table = table.to(scores.device)
-        tokens, mark = len(scores), _mark(scores)
-        if backward_pass() != -1:
-            return self._again(tokens, mark, table)
-        if threading.get_ident() != self.thread:  # each counts its own nodes
-            raise RuntimeError(
-                f"nn.replay_routing must be entered in the thread that calls the model; the router "
-                f"{self.name!r} was called in another"
-            )
-        start, stop = self.cursor, self.cursor + tokens
-        if stop > len(table):
-            raise ValueError(
-                f"indices must have all tokens of the block: the router {self.name!r} has been "
-                f"given {stop} tokens; got {len(table)}"
-            )
-        self.calls.append(Call(start, tokens, mark, node_number(), torch.is_grad_enabled()))
-        self.cursor = stop
-        return table[start:stop]
-
-    def _again(self, tokens: int, mark: Tensor, table: Tensor) -> Tensor:
-        """Return the rows of the earlier call that runs again: the one with the nearest scores."""
-        node = node_number()
-        calls = [each for each in self.calls if each.tokens == tokens]
-        calls.sort(key=lambda each: each.distance(node))  # so that it decides between equal scores
-        if not calls:
-            raise RuntimeError(
-                f"a checkpoint ran the router {self.name!r} again with {tokens} tokens, as no call "
-                "in this nn.replay_routing had; call backward() in the block of the forward pass"
-            )
-        if len(calls) == 1:
-            return table[calls[0].start : calls[0].start + tokens]
-        marks = torch.stack([each.mark for each in calls])
-        nearest = (marks - mark).square().sum(-1).argmin()  # no look at it: a device need not wait
-        starts = torch.tensor(
-            [each.start for each in calls], dtype=torch.int64, device=table.device
-        )
-        return table[starts[nearest] + torch.arange(tokens, device=table.device)]
+        return None
 
 
 def _mark(scores: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.adapters import kept_kernels
 from kofn.arrays.tracing import is_at_hand
 from kofn.maps.balance import (
     Groups,
@@ -63,7 +64,7 @@ class ExpertBias(Tally):
         steps, name = state.pop(f"{prefix}net_steps", None), f"{prefix}bias"
         if steps is not None:
             state.setdefault(name, torch.zeros_like(steps, dtype=torch.float32))
-        if name not in state and "bias" in self._buffers:  # that of a linear layer
+        if name not in state and "bias" in self._buffers:  # a linear layer's state
             state[name] = torch.zeros(self.bias.shape, dtype=torch.float32, device="cpu")
         if isinstance(state.get(name), Tensor):  # with assign=True, it takes the place of the bias
             state[name] = state[name].float()
@@ -137,7 +138,7 @@ class QuantileBias(ExpertBias):
         self._forget()
 
     def _forget(self) -> None:
-        """Set the sums to those of no token, in place."""
+        """Clear the sums in place, as before the first token."""
         super()._forget()
         if self.bins is not None:
             self.ends.fill_(-torch.inf)
@@ -212,6 +213,21 @@ class QuantileBias(ExpertBias):
         options = dict(bins=self.bins or False, ema=self.ema or False)
         named = [f"{name}={value:g}" for name, value in options.items() if value is not False]
         return ", ".join([f"{len(self.bias)} experts", *named])
+
+
+def observed(
+    balance: QuantileBias, scores: Tensor, mask: Tensor | None, groups: Groups | None
+) -> bool:
+    """Observe what compiled code can, as `observe` does: few tokens, of which all count; return
+    whether it did.
+    """
+    usual = balance.bins is None and balance.centred and mask is None
+    if not usual or not (groups is None or groups.chosen == groups.number):
+        return False
+    k = balance.k
+    return k < len(balance.bias) and kept_kernels.required(
+        scores, balance.bias, k, balance.mean, balance.tokens
+    )
 
 
 def _required(balance: QuantileBias, load: Tensor) -> Tensor:

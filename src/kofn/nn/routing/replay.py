@@ -149,7 +149,7 @@ def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -
     table = _table(indices, mask, routers)
     followed = _followed(routers)
     for each in followed:
-        if each.table is not None:
+        if each.current is not None:
             raise RuntimeError(f"the router {each.name!r} is in another nn.replay_routing")
     for layer, (router, each) in enumerate(zip(routers.values(), followed, strict=True)):
         router._count_replays()
@@ -157,10 +157,11 @@ def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -
     try:
         yield
         for each in followed:
-            if each.cursor < len(table):
+            given = each.current.cursor if each.current is not None else 0
+            if given < len(table):
                 raise ValueError(
                     f"indices must have the tokens of the block and no others: the router "
-                    f"{each.name!r} has been given {each.cursor} tokens; got {len(table)}"
+                    f"{each.name!r} has been given {given} tokens; got {len(table)}"
                 )
     finally:
         for each in followed:

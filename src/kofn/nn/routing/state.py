@@ -50,7 +50,7 @@ class Tally(nn.Module):
     """Names of the attributes."""
 
     def _forget(self) -> None:
-        """Set the sums to those of no token, in place."""
+        """Clear the sums in place, as before the first token."""
         for name in self.SUMS:
             getattr(self, name).zero_()
 
@@ -142,7 +142,7 @@ class SelectionBias(Counting):
         self.register_buffer("net_steps", zero_counts(num_experts, device))
 
     def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
-        # The state of a linear layer has no bias, and that of quantiles has it in logits.
+        # A linear layer's state has no bias; the state of quantiles has one, in logits.
         bias, name = state.pop(f"{prefix}bias", None), f"{prefix}net_steps"
         if bias is not None and self.rate > 0:
             state.setdefault(name, (bias / self.rate).round().to(torch.int64))
@@ -163,7 +163,7 @@ class SelectionBias(Counting):
         return self.counts
 
     def move(self, counts: Tensor) -> None:
-        """Move n by the load since the last step, this process's or that of several."""
+        """Move n by the load since the last step, in this process or in several."""
         # In whole numbers: counts below the mean get +1, those above −1.
         self.net_steps += torch.sign(counts.sum() - counts * len(counts))
         self._forget()

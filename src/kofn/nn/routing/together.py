@@ -119,7 +119,7 @@ def _summed(biases: Sequence[Any], described: str, group: Any, name: str) -> lis
 
 
 def _described(routers: Sequence[Any]) -> str:
-    """Return what is stepped, in words that are the same where the messages fit."""
+    """Describe the routers to step, alike on all processes where their messages fit together."""
     kinds = [
         f"{each.num_experts} experts with {each.balance.described()}"
         for each in routers

@@ -1,6 +1,6 @@
 """The first message of a call: all ranks have the same arguments, or every rank gets an error.
 
-It is a digest of shape, dtype and arguments, and its negative, of which the maximum is taken. Only
+It is a digest of shape, dtype and arguments, and its negative: two numbers, reduced by max. Only
 where they differ do the ranks send their arguments to each other.
 """
 

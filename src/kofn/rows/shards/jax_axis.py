@@ -29,7 +29,7 @@ class AxisRows:
 
     They are in scope inside jax.shard_map, and in what XLA runs on each device. A number per row is
     the same on every device of these axes. For JAX it is one of each device's own, so cotangents of
-    it are parts, of which the sum over devices counts.
+    it are parts; what counts is their sum over devices.
     """
 
     counted: ClassVar[str] = "int32"  # what entries are counted in

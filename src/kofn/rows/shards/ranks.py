@@ -81,7 +81,7 @@ class Ranks(NamedTuple):
             raise _like(error)(text) from error
 
     def device_for(self, tensor: Any) -> torch.device:
-        """Return a device on which all groups can reduce: that of `tensor`, if it is one."""
+        """Return a device on which all groups can reduce: where `tensor` lies, if that is one."""
         if isinstance(tensor, Tensor):
             return tensor.device
         kinds = set.intersection(*(set(backends(group)) for group in self.groups))

@@ -1,4 +1,4 @@
-"""Reductions of rows of which every process holds a part: local ones, and an all-reduce of each.
+"""Reductions of rows that lie in parts on processes: each reduces its own, then all of them.
 
 What there is per row is replicated: every rank has the same number, and the same cotangent of it,
 as it computes the same loss from it. So the derivative of a sum hands a cotangent to each part as

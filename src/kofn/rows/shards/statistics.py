@@ -37,7 +37,7 @@ class Statistics(NamedTuple):
 
 
 def gathered(shards: Shards) -> tuple[Statistics, Rows]:
-    """Return what is known of the rows, and their special cases, as `settled.rows_of` does.
+    """Return the rows' statistics and their special cases, as `settled.rows_of` does.
 
     Raises:
         ValueError: k is a number, and there are fewer entries in a row. On every rank.
@@ -52,7 +52,7 @@ def gathered(shards: Shards) -> tuple[Statistics, Rows]:
 
 
 def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
-    """Return the rows, of which all ranks know this."""
+    """Return the rows with what all ranks know of them."""
     x = shards.scores
     live, top = _in_play(x.detach())
     both = k_and_top_weight(shards.k, known.top)
@@ -62,7 +62,7 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
 
 
 def settled(shards: Shards) -> Rows:
-    """Return the rows, of which one message counts the kinds of entries."""
+    """Return the rows, after one message that counts their kinds of entries."""
     return rows_of(shards, Counts(*shards.over.wide_sums(*_in_play(shards.scores.detach()))))
 
 

@@ -354,16 +354,13 @@ def deal(
         job, kept = _job_of_halves(plans, room, words, (x, cotangent, out), shared)
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
-    if crew > 1:
+    if crew == 1:
+        run(first, scratch, alpha, True)
+    else:
+        works = [(run, (first, scratch + 8 * width * i, alpha, i == 0)) for i in range(apart)]
+        works += [(native.function(ASSIST), (shared,))] * (crew - apart)
         arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels, costs
-        keep = words, job, kept, own, *arrays
-        if shared:
-            pool.offer([(shared,)] * (crew - 1), native.function(ASSIST), keep)
-        else:
-            each = range(1, crew)
-            shares = [(first, scratch + 8 * width * i, alpha, False) for i in each]
-            pool.offer(shares, run, keep)
-    run(first, scratch, alpha, True)
+        pool.together(x, works, (words, job, kept, own, *arrays))
     return job[layout.GIVEN_UP] != 0
 
 

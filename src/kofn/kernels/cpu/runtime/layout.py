@@ -36,6 +36,13 @@ HALF_WORDS = 18
 RUN, LENGTH, GIVEN_UP_AT, START, MODES = range(5)
 STEP = 5
 
+# The threads of a parallel region (openmp.py): how many have taken a place, how many places there
+# are, the address of the number that all works take; then of each place the addresses of a function
+# and of its job, and two more of its arguments.
+TAKEN, MOST, NUMBER = range(3)
+PLACES = 3
+PLACE = 4
+
 HALF_TYPES = ("float16", "bfloat16")
 
 COPIED = 0

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.code import PASS as PASS
@@ -58,9 +58,14 @@ _CTYPES: dict[str, Any] = {"q": ctypes.c_int64, "d": ctypes.c_double, "": None}
 
 @cache
 def function(code: Code) -> Callable[..., Any]:
-    """Return a compiled function to call from Python, whose lock it releases."""
+    """Return a compiled function to call from Python, whose lock it releases.
+
+    Its `address` is where other compiled code calls it.
+    """
     kind = ctypes.CFUNCTYPE(_CTYPES[code.returns], *(_CTYPES[each] for each in code.takes))
-    return kind(address(code))
+    found: Any = kind(address(code))
+    found.address = address(code)
+    return cast("Callable[..., Any]", found)
 
 
 def _forget() -> None:

@@ -1,4 +1,5 @@
-"""A few threads that wait for work: the caller's own does its share and is done when the work is.
+"""Threads that work together: PyTorch's on tensors, where OpenMP makes them (openmp.py); or a few
+that wait for work, while the caller's own does its share and is done when the work is.
 
 No promise hangs on them. A thread that wakes late finds nothing left to do, one that a fork has
 lost is not missed. Numba's own pools end the process when two threads enter or a child was forked.
@@ -18,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime import openmp
+from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import rooms
 
 _WORDS = REGISTER // 8
 
-_Work = tuple[Callable[..., None], tuple[Any, ...], Any]
+_Work = tuple[Callable[..., None], tuple[Any, ...]]
 
-_queue: SimpleQueue[_Work | None] = SimpleQueue()
+_queue: SimpleQueue[tuple[_Work, Any] | None] = SimpleQueue()
 _threads: list[threading.Thread] = []
 _lock = threading.Lock()
 
@@ -51,37 +53,47 @@ def work_on(
     Each has `room` words of its own, all 0 at first, or those that are to be `cleared`. No answer
     may depend on who works on what.
     """
-    n, count = rows.shape[-1], prod(rows.shape[:-1])
-    crew = 1 if n * count < 2 * grain else min(wanted(rows), count)
+    crew = 1 if prod(rows.shape) < 2 * grain else min(wanted(rows), job[COUNT])
     room = -(-room // _WORDS) * _WORDS
     own, scratch = rooms(crew, room, cleared=cleared)
     first, _ = job.buffer_info()
-    if crew > 1:
-        shares = [(first, scratch + 8 * room * i, number, False) for i in range(1, crew)]
-        offer(shares, run, (rows, job, own, keep))
-    run(first, scratch, number, True)
+    works = [(run, (first, scratch + 8 * room * i, number, i == 0)) for i in range(crew)]
+    together(rows, works, (rows, job, own, keep))
 
 
-def offer(shares: list[tuple[Any, ...]], function: Callable[..., None], keep: Any) -> None:
-    """Let another thread call `function` with each of `shares`, some time, or find nothing to do.
+def together(rows: Any, works: Sequence[_Work], keep: Any) -> None:
+    """Do works, each a function with its arguments, by as many threads; the first of them leads.
 
-    `function` is to release Python's lock; `keep` is the memory it goes by.
+    Others are called by another thread some time, or find nothing left to do. Functions are
+    `native.function`'s, and release Python's lock; `keep` is the memory they go by.
     """
+    (run, arguments), *others = works
+    region = openmp.parallel() if others and not isinstance(rows, np.ndarray) else None
+    if region is not None:
+        openmp.work(region, works)
+        return
+    if others:
+        offer(others, keep)
+    run(*arguments)
+
+
+def offer(works: Sequence[_Work], keep: Any) -> None:
+    """Let another thread do each of these works, some time."""
     with _lock:
-        while len(_threads) < len(shares):
+        while len(_threads) < len(works):
             name = f"kofn_{len(_threads)}"
             thread = threading.Thread(target=_serve, args=(_queue,), name=name, daemon=True)
             thread.start()
             _threads.append(thread)
-    for share in shares:
-        _queue.put((function, share, keep))
+    for work in works:
+        _queue.put((work, keep))
 
 
-def _serve(queue: SimpleQueue[_Work | None]) -> None:
-    while (work := queue.get()) is not None:
-        function, arguments, keep = work
+def _serve(queue: SimpleQueue[tuple[_Work, Any] | None]) -> None:
+    while (offered := queue.get()) is not None:
+        (function, arguments), keep = offered
         function(*arguments)
-        del function, arguments, keep, work
+        del function, arguments, keep, offered
 
 
 @atexit.register

@@ -11,8 +11,18 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit
 
-from kofn.kernels.cpu.runtime.intrinsics import fetch, fetch_add, pointer
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, DONE, NEXT
+from kofn.kernels.cpu.runtime.intrinsics import fetch, fetch_add, pointer, run
+from kofn.kernels.cpu.runtime.layout import (
+    CHUNK,
+    COUNT,
+    DONE,
+    MOST,
+    NEXT,
+    NUMBER,
+    PLACE,
+    PLACES,
+    TAKEN,
+)
 
 PATIENCE = 1 << 16  # tries to see a caller begin: some tens of microseconds
 
@@ -77,3 +87,16 @@ def served(work, leave=wait):
             leave(job)
 
     return serve
+
+
+def take_a_place(team):
+    """Do one of the works of a team, if one is left; whichever thread comes first leads.
+
+    A function that takes one argument leaves the others unread.
+    """
+    place = fetch_add(team + 8 * TAKEN, 1)
+    words = carray(pointer(team), PLACES, np.int64)
+    if place < words[MOST]:
+        number = carray(pointer(words[NUMBER]), 1, np.float64)[0]
+        own = carray(pointer(team + 8 * (PLACES + PLACE * place)), PLACE, np.int64)
+        run(own[0], own[1], own[2], number, own[3])

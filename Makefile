@@ -43,7 +43,7 @@ SAMPLE ?= tests/kernels/test_kernels.py tests/kernels/test_kernels_temperature.p
 DEVICE ?= cuda
 # A rehearsal must not write over what a GPU has said.
 OUT ?= $(if $(filter cpu,$(DEVICE)),build/gpu-rehearsal,benchmarks/results)
-GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
+GPU_WHEELS := pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help

@@ -65,7 +65,8 @@ def test_what_the_readme_says_of_divided_gates_is_what_the_guide_prints():
     page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     guide = (ROOT / "docs" / "guides" / "route_experts.md").read_text(encoding="utf-8")
     shares = dict(re.findall(r"k = 2, scores of deviation (\S+): (\S+) % of the gradient", guide))
-    said = f"get {float(shares['0.1']):.1f} % of their gradient where scores have a deviation of 0.1"
+    share = f"{float(shares['0.1']):.1f} %"
+    said = f"get {share} of their gradient where scores have a deviation of 0.1"
     assert f"{said}, and {shares['0.001']} % at 0.001" in page
 
 

@@ -58,7 +58,6 @@ def namespace(x: ArrayT) -> Namespace[ArrayT]:
 
 def namespace_of(kind: str) -> Namespace[Any]:
     """Return the array-API namespace of a framework."""
-    # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if kind == "torch":
         from kofn.arrays.torch import namespace as xp
 
@@ -204,10 +203,8 @@ def scalar(like: ArrayT, value: float) -> ArrayT:
 
 
 def clip(x: ArrayT, low: float, high: float) -> ArrayT:
-    """Return `x`, limited to a range.
-
-    array-api-compat asks whether the ends are NaN, which torch.compile cannot trace where it has
-    made symbols of numbers.
+    """Return `x`, limited to a range; of tensors without a question whether an end is NaN, which
+    torch.compile cannot trace where it has made symbols of numbers.
     """
     if is_torch(x):
         return x.clamp(low, high)  # type: ignore[return-value]  # of the kind of x

@@ -195,9 +195,19 @@ class KnapsackKernels(Protocol):
         """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
 
 
+class SumKernels(Protocol):
+    """The functions of a backend for a `Sum` of cpu/rows/passes.py, of weights (…, n)."""
+
+    def terms(self, of: Any, p: Array, numbers: tuple[float, ...]) -> Any:
+        """Return its sums of each row, (…), or (count, …) of more than one."""
+
+    def slopes(self, of: Any, p: Array, cotangent: Array, numbers: tuple[float, ...]) -> Any:
+        """Return the cotangents of the weights."""
+
+
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and KnapsackKernels.
+    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 
     serves: Callable[[Array, str], bool]
@@ -206,6 +216,7 @@ class Backend(NamedTuple):
     choice: str | None = None
     noise: str | None = None
     knapsack: str | None = None
+    sums: str | None = None
 
 
 BACKENDS = (
@@ -216,6 +227,7 @@ BACKENDS = (
         f"{cpu.__name__}.choice.launch",
         f"{cpu.__name__}.passes.noise",
         f"{cpu.__name__}.knapsack.launch",
+        f"{cpu.__name__}.passes.sums",
     ),
     Backend(gpu.serves, f"{gpu.__name__}.rows.launch", f"{gpu.__name__}.subsets.launch"),
 )

@@ -282,6 +282,15 @@ def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Ar
     return form.turned(spread)
 
 
+def masked_weights(weights: ArrayT, dim: int, mask: Array | None) -> tuple[ArrayT, Form[ArrayT]]:
+    """Return weights as rows, 0 where masked, and the form of the weights."""
+    if mask is not None:
+        p, _, form = weights_in_play(weights, dim, mask)
+        return p, form
+    form = form_of(weights, dim, "weights")
+    return form.rows(weights), form
+
+
 def weights_in_play(
     weights: ArrayT, dim: int, mask: Array | None
 ) -> tuple[ArrayT, Any, Form[ArrayT]]:

@@ -24,7 +24,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
-from jax_programs import let_go_of_many
+from jax_programs import let_go, let_go_of_many
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
@@ -120,8 +120,8 @@ _finished = itertools.count(1)
 def pytest_runtest_teardown() -> None:
     """Let go of compiled code now and then."""
     finished = next(_finished)
-    if finished % 200 == 0:
-        jax.clear_caches()
+    if finished % 500 == 0:
+        let_go()
     elif finished % 10 == 0:
         let_go_of_many()
 

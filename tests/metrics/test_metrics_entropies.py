@@ -189,7 +189,7 @@ def test_second_derivatives_and_no_gradient_to_what_is_masked(function):
     p = torch.tensor(softmax(RNG.standard_normal((2, 4))), requires_grad=True)
     for alpha in (0.5, 1.0, 1.001, 3.0):
         assert gradcheck(lambda p, a=alpha: function(p, a), p)
-        assert gradgradcheck(lambda p, a=alpha: function(p, a), p)
+        assert gradgradcheck(lambda p, a=alpha: function(p, a), p, fast_mode=True)
     mask = torch.tensor([True, True, False, True])
     (slope,) = torch.autograd.grad(function(p, 2.0, mask=mask).sum(), p)
     assert not slope[:, 2].any()

@@ -6,6 +6,7 @@ No torch operator: a compiled function has array code, which compilers join with
 from __future__ import annotations
 
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_torch, namespace
@@ -36,7 +37,12 @@ def terms_in(of: Sum, xp: Any) -> Any:
     """Return its formula in a framework's own functions: words look for them at each call."""
     words = {word: getattr(vocabulary, word) for word in vocabulary.__all__}
     own = {word: getattr(xp, name) for word, name in _NAMES.items()}
-    return Target(words | own, rebound)(of.terms)
+    return Target(words | own, _here)(of.terms)
+
+
+def _here(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """Keep what else a module has: PyTorch looks for it where anomalies are to be found."""
+    return rebound(function, function.__globals__ | names)
 
 
 _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "where": "where"}

@@ -29,7 +29,8 @@ def by_arrays(p: Array, of: Sum, numbers: Numbers = ()) -> Array:
     """Return the sums of a row, (…), or (count, …) of more than one."""
     xp = namespace(p)
     sums = [xp.sum(term, axis=-1) for term in of.terms(p, *numbers)]
-    return sums[0] if of.count == 1 else xp.stack(sums)
+    answer: Array = sums[0] if of.count == 1 else xp.stack(sums)
+    return answer
 
 
 @lru_cache
@@ -50,9 +51,9 @@ _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "wh
 
 def _back_by_arrays(p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Array:
     slopes: Any = of.slopes(p, *numbers)
-    if of.count == 1:
-        return cotangent[..., None] * slopes[0]
-    return sum(each[..., None] * slope for each, slope in zip(cotangent, slopes, strict=True))
+    every: Any = cotangent if of.count > 1 else (cotangent,)
+    found: Array = sum(g[..., None] * slope for g, slope in zip(every, slopes, strict=True))
+    return found
 
 
 def _back(backend: SumKernels, p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Any:

@@ -57,6 +57,8 @@ def of_rows() -> Iterator[Call]:
     for name in ("soft_assignment", "soft_assignment_prices"):
         learned = ("scores", "k", "capacity", "temperature")
         yield of(f"kofn.{name}", getattr(kofn, name), MATRICES, learned)
+    few = {**MATRICES, "rounds": 3}
+    yield of("kofn.soft_assignment[rounds]", kofn.soft_assignment, few, learned)
     yield of("kofn.softmax", kofn.softmax, {**SCORES, **OF_ROWS}, SOFT)
     weighted = {**SCORES, **OF_ROWS, "weights": COSTS}
     yield of("kofn.softmax[weights]", kofn.softmax, weighted, (*SOFT, "weights"))

@@ -9,7 +9,7 @@ import numpy as np
 
 import kofn
 from calls.call import ALL, WITH_GRADIENTS, Call
-from calls.data import COSTS, MASK, OF_ROWS, SETS, SOFT, TOPK, WEIGHTS, WHOLE_K, K, T, X
+from calls.data import COSTS, MASK, MATRICES, OF_ROWS, SETS, SOFT, TOPK, WEIGHTS, WHOLE_K, K, T, X
 from kofn import balance, classic, estimators, metrics, projections, streaming
 
 
@@ -90,9 +90,12 @@ def of_rooms() -> Iterator[Call]:
     given = {"scores": X, "k": 2, "bias": COSTS[0] - 1, "mask": np.array([True, True, False])}
     one = ("the tokens of a batch",)
     yield Call("kofn.balance.quantile_bias", balance.quantile_bias, given, together=one)
+    matrix = {name: MATRICES[name][0] for name in ("scores", "k", "capacity")}
     streams: dict[str, Mapping] = {
         "hard_topk": {"scores": X, "k": 4},
         "quantile": {"x": X, "q": 0.3},
+        "soft_assignment": matrix,
+        "soft_assignment_prices": matrix,
         "soft_topk": {"scores": X, "k": 4.5},
         "soft_topk_threshold": {"scores": X, "k": 4.5},
         "topk": {"x": X, "k": 4},

@@ -32,6 +32,7 @@ TO_ROUNDING = {
     "kofn.segment_soft_topk_threshold": (GRADIENTS, _FORMULA),
     "kofn.quantile[smooth]": (GRADIENTS, _FORMULA),
     "kofn.segment_quantile[smooth]": (GRADIENTS, _FORMULA),
+    "kofn.soft_assignment[rounds]": (GRADIENTS, _FORMULA),
     "kofn.soft_assignment_prices": (GRADIENTS, "array code, which solves all matrices together"),
     "kofn.losses.softmax_loss": (ALL, _SMOOTHED),
     "kofn.losses.sparsemax_loss": (ALL, _SMOOTHED),

@@ -72,6 +72,7 @@ def test_files_of_either_order_are_read_by_blocks(dtype, tmp_path, monkeypatch):
         (streaming.topk_indices, 20),
         (streaming.topk, 20),
         (streaming.quantile, 0.3),
+        (lambda x, k: streaming.soft_assignment(x.reshape(-1, 4), k), 1),
     ):
         wanted, found = function(native, argument), function(file, argument)
         many = isinstance(wanted, tuple)

@@ -8,7 +8,7 @@ import torch
 
 import kofn
 from kofn import hard_topk, links, soft_topk, soft_topk_threshold, streaming
-from kofn.streaming import blocks
+from kofn.streaming import blocks, threshold
 from kofn.streaming import choice as hard_choice
 from support import BOUNDED, LINKS, ONE_OF_EACH, every_link, full_but
 
@@ -143,6 +143,15 @@ def test_a_gap_without_a_score_that_theta_depends_on(seed, k):
     wanted = soft_topk(x.astype(np.float64), k, link="entmax", temperature=0.01)
     found = streaming.soft_topk(x, k, link="entmax", temperature=0.01)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@every_link
+def test_array_code_over_blocks_serves_every_link(link, monkeypatch):
+    """It raised TypeError for links that take a special function, such as the logistic one."""
+    monkeypatch.setattr(threshold, "LOOKS", 0)
+    monkeypatch.setattr(threshold, "FEW", 0)
+    wanted = soft_topk(row(300), 20, link=link)
+    np.testing.assert_allclose(streaming.soft_topk(row(300), 20, link=link), wanted, atol=1e-12)
 
 
 def test_the_least_number_of_each_dtype_masks():

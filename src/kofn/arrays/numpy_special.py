@@ -71,6 +71,8 @@ def _in_double(function: Function) -> Function:
 
     @wraps(function)
     def called(x: Any) -> Any:
+        if hasattr(x, "__array_function__") and not isinstance(x, np.ndarray | np.generic):
+            return x.__array_function__(called, (type(x),), (x,), {})  # as NumPy's own functions do
         x = np.asarray(x)
         whole = np.empty(x.shape, x.dtype if x.dtype.kind == "f" else np.float64)
         given, answers = x.reshape(-1), whole.reshape(-1)

@@ -29,6 +29,10 @@ class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the type of the numbers."""
         return self.like.dtype
 
+    def astype(self, dtype: Any) -> BlockArray:
+        """Return the numbers in another type."""
+        return BlockArray(lambda block: self.of(block).astype(dtype), self.like.astype(dtype))
+
     def of(self, block: Context) -> np.ndarray:
         """Return the numbers of a block."""
         numbers = block.get(id(self))

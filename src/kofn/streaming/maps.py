@@ -193,6 +193,13 @@ def _checked(array: Any, name: str) -> Any:
 
 def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
     """Return `out`, made if necessary, and how to write to its arrays: whole numbers or any."""
+    out = room_for(scores, out, whole=whole)
+    pairs = zip(each_of(out), blocks.sources, strict=True)
+    return out, [_target(each, source.size) for each, source in pairs]
+
+
+def room_for(scores: Scores, out: Any, *, whole: bool) -> Any:
+    """Return `out`, made if necessary, whose arrays have a dtype for whole numbers, or any."""
     several, given = isinstance(scores, (list, tuple)), each_of(scores)
     if out is None:
         made = [_like(each) for each in given]
@@ -201,14 +208,16 @@ def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any
     if len(targets) != len(given) or isinstance(out, (list, tuple)) != several:
         raise TypeError("out must be an array, or a list of as many arrays as there are in scores")
     for each in targets:
-        if framework(each) is None or dtype_name(each) in FLOATS:
+        if framework(each) not in ("torch", "numpy"):
+            raise TypeError(f"out must be a numpy.ndarray or a torch.Tensor; got {shown(each)}")
+        if isinstance(each, np.ndarray) and not each.flags.writeable:
+            raise ValueError("out must be writable; open the file with mode 'r+' or 'w+'")
+        if dtype_name(each) in FLOATS:
             continue
         if not (whole and dtype_name(each).startswith(WHOLE)):
             why = ", an integer or bool" if whole else ", because weights are fractions"
             raise TypeError(f"out must have dtype {', '.join(FLOATS)}{why}; got {each.dtype}")
-    return out, [
-        _target(each, source.size) for each, source in zip(targets, blocks.sources, strict=True)
-    ]
+    return out
 
 
 def _like(array: Any) -> Any:
@@ -218,10 +227,6 @@ def _like(array: Any) -> Any:
 
 
 def _target(out: Any, size: int) -> OfArray:
-    if framework(out) not in ("torch", "numpy"):
-        raise TypeError(f"out must be a numpy.ndarray or a torch.Tensor; got {shown(out)}")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out must be writable; open the file with mode 'r+' or 'w+'")
     target = OfArray(out)
     if target.size != size:
         raise ValueError(f"out must have as many entries as the scores, {size}; got {target.size}")

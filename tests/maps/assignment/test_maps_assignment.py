@@ -229,22 +229,22 @@ def test_a_step_on_flat_ground_does_not_leap_beyond_all_prices():
 @every_link
 def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
     """A pass is the weights of all rows, or their thresholds; the last weights are the answer."""
-    from kofn.maps.assignment import newton, search
+    from kofn.maps.assignment import newton, sight
 
-    passes, plain = [], search.route.answer
+    passes, plain = [], sight.route.answer
 
     def counted(operation, *given):
         passes.append(operation.name)
         return plain(operation, *given)
 
-    for module in (search, newton):
+    for module in (sight, newton):
         monkeypatch.setattr(module, "route", SimpleNamespace(answer=counted))
     x = matrix(4096, 64).astype(dtype)
     for t, most in ((1.0, 4), (0.1, 5)):
         passes.clear()
         w = soft_assignment(x, 8, link=link, temperature=t)
         assert margins(w, 8, 512) < {"float64": 1e-12, "float32": 1e-7}[dtype]
-        assert 0 < passes.count(search.WEIGHTS.name) <= most
+        assert 0 < passes.count(sight.WEIGHTS.name) <= most
         assert len(passes) <= (12 if link in ("logistic", "normal") else 25)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kofn import links, soft_assignment, soft_assignment_prices
-from kofn.maps.assignment import search
+from kofn.maps.assignment import search, sight
 from oracles_assignment import linear_program, matrix
 from support import LINKS, every_link, full_but
 
@@ -30,7 +30,7 @@ def counted(monkeypatch):
         monkeypatch.setattr(module, name, counts)
 
     count(search, "_advanced", "passes")
-    near = search.near
+    near = sight.near
 
     def watched(*given):
         rows = near(*given)
@@ -38,7 +38,7 @@ def counted(monkeypatch):
         found["given up"] += int((spans > 1e6 * rows.t[..., 0]).any())
         return rows
 
-    monkeypatch.setattr(search, "near", watched)
+    monkeypatch.setattr(sight, "near", watched)
     return found
 
 

@@ -83,7 +83,7 @@ def matrices(
     alpha = link.alpha
     if framework(alpha) is not None:
         alpha = _spread("alpha", alpha, tuple(batch), x, BATCH)[..., None]
-    return _with_equal_sums(x, of_rows, of_columns, t, alpha, _tolerance(k, capacity))
+    return _with_equal_sums(x, of_rows, of_columns, t, alpha, tolerance_of(k, capacity))
 
 
 BATCH = "the batch shape (scores.shape[:-2])"
@@ -91,10 +91,15 @@ BATCH = "the batch shape (scores.shape[:-2])"
 
 def _margin(name: str, value: object, shape: tuple[int, ...], most: int, x: Array, of: str) -> Any:
     if framework(value) is None:
-        entries = "columns" if name == "k" else "rows"
-        allowed = f"a number in [0, {most}], for there are {most} {entries}"
-        return full_like(x, shape, check_number(name, value, low=0.0, high=most, allowed=allowed))
+        return full_like(x, shape, check_margin(name, value, most))
     return _spread(name, value, shape, x, of)
+
+
+def check_margin(name: str, value: object, most: int) -> float:
+    """Return `k` or `capacity` as a float if it is a number that rows or columns may have."""
+    entries = "columns" if name == "k" else "rows"
+    allowed = f"a number in [0, {most}], for there are {most} {entries}"
+    return check_number(name, value, low=0.0, high=most, allowed=allowed)
 
 
 def _refuse_impossible(x: Array, k: float, capacity: float | None, whole: bool) -> None:
@@ -113,13 +118,23 @@ def _refuse_impossible(x: Array, k: float, capacity: float | None, whole: bool) 
         # Matrices of a batch may have other numbers of rows and columns: padding.
         each = np.stack([*_number_and_least(of_rows), *_number_and_least(of_columns)], axis=-1)
         for rows, of_row, columns, of_column in np.unique(each[each[:, 0] > 0], axis=0).tolist():
-            if capacity is not None and _are_apart(rows * k, columns * capacity):
-                _refuse_capacity(k, capacity, rows, columns)
-            _refuse_more("k", k, of_row, "row")
-            share = rows * k / columns if capacity is None else capacity
-            _refuse_more("capacity", share, of_column, "column")
+            refuse_unmet(k, capacity, (rows, of_row), (columns, of_column))
     elif apart and whole:
         _refuse_capacity(k, capacity, m, n)  # type: ignore[arg-type]  # a number
+
+
+def refuse_unmet(
+    k: float, capacity: float | None, rows: tuple[int, int], columns: tuple[int, int]
+) -> None:
+    """Refuse numbers that do not match or are beyond what a matrix has.
+
+    `rows` and `columns` are how many have entries, and the fewest that one of them has.
+    """
+    if capacity is not None and _are_apart(rows[0] * k, columns[0] * capacity):
+        _refuse_capacity(k, capacity, rows[0], columns[0])
+    _refuse_more("k", k, rows[1], "row")
+    share = rows[0] * k / columns[0] if capacity is None else capacity
+    _refuse_more("capacity", share, columns[1], "column")
 
 
 def _number_and_least(available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +183,7 @@ def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array
         return xp.where((t > 0) & (t < math.inf), clip(t, floor, ceiling), math.nan)
 
 
-def _tolerance(*margins: object) -> float:
+def tolerance_of(*margins: object) -> float:
     """Return how far sums may be apart, relative: margins in half precision are rounded more."""
     found = TOLERANCE
     for each in margins:
@@ -194,18 +209,23 @@ def _with_equal_sums(
     rows, columns = xp.any(live, axis=-1), xp.any(live, axis=-2)
     k = xp.where(rows, k, 0.0)
     total = stop_gradient(xp.sum(k, axis=-1))
-    if c is None:
-        number = cast(xp.sum(columns, axis=-1), x.dtype)
-        share = total / xp.where(number > 0, number, 1.0)
-        c = xp.where(columns, share[..., None], 0.0)
-    else:
-        c = xp.where(columns, c, 0.0)
-        other = stop_gradient(xp.sum(c, axis=-1))
-        most = xp.maximum(xp.abs(total), xp.abs(other))
-        good = xp.abs(total - other) <= tolerance * most
-        ratio = total / xp.where(other > 0, other, 1.0)
-        ratio = xp.where(good & (other > 0), ratio, xp.where(good, scalar(c, 1.0), math.nan))
-        c = c * ratio[..., None]
+    c = summing_to(total, c, columns, tolerance)
     endless = xp.any(xp.any(x == math.inf, axis=-1), axis=-1)  # of a turned DTensor, not of both
     x = xp.where(endless[..., None, None], math.nan, x)
     return Matrices(x, k, c, t, alpha)
+
+
+def summing_to(total: Array, c: Array | None, columns: Array, tolerance: float) -> Array:
+    """Return margins that sum to `total`: NaN where c does not, and 0 of no `columns`."""
+    xp = namespace(total)
+    if c is None:
+        number = cast(xp.sum(columns, axis=-1), total.dtype)
+        share = total / xp.where(number > 0, number, 1.0)
+        return xp.where(columns, share[..., None], 0.0)
+    c = xp.where(columns, c, 0.0)
+    other = stop_gradient(xp.sum(c, axis=-1))
+    most = xp.maximum(xp.abs(total), xp.abs(other))
+    good = xp.abs(total - other) <= tolerance * most
+    ratio = total / xp.where(other > 0, other, 1.0)
+    ratio = xp.where(good & (other > 0), ratio, xp.where(good, scalar(c, 1.0), math.nan))
+    return c * ratio[..., None]

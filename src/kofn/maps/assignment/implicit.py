@@ -25,7 +25,15 @@ from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace
 from kofn.arrays.operations import eigh, inverse
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.margins import Open
-from kofn.maps.assignment.newton import centred, diagonal, on_diagonal, places, scaled, schur
+from kofn.maps.assignment.newton import (
+    centred,
+    diagonal,
+    on_diagonal,
+    places,
+    scale_of,
+    schur,
+    weighted,
+)
 from kofn.maps.topk import soft_topk
 
 
@@ -91,14 +99,16 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     """
     xp = namespace(slopes)
     eps = float(xp.finfo(slopes.dtype).eps)
-    part, columns, scale, _ = scaled(slopes, xp.zeros_like(p.c), 0.0)
+    part, columns = weighted(slopes)
+    scale, _ = scale_of(columns, xp.zeros_like(p.c), 0.0)
     # What has no slope stands by itself.
     still = ~(columns > float(xp.finfo(slopes.dtype).smallest_normal))
     level = xp.where(still, 0.0, scale)
     size = xp.sum(level**2, axis=-1)[..., None]
     level = level / xp.sqrt(xp.where(size > 0, size, 1.0))
     at = on_diagonal(scale)
-    matrix = schur(part, columns, scale, level, at) + diagonal(cast(still, scale.dtype), at)
+    product = part.swapaxes(-1, -2) @ part
+    matrix = schur(product, columns, scale, level, at) + diagonal(cast(still, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
     matrix = xp.where(known, matrix, diagonal(xp.ones_like(scale), at))
     found = inverse(matrix + diagonal(full_like(scale, tuple(scale.shape), 64 * eps), at))

@@ -7,10 +7,10 @@ columns alike. That changes what is left for the others, so it is done until not
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kofn.arrays.flow import only_if, while_loop
-from kofn.arrays.kinds import Array, cast, namespace
+from kofn.arrays.kinds import Array, cast, namespace, scalar
 
 TOLERANCE = 1e-5
 """How far the sums of the two margins may be apart, and a margin beyond its end, by rounding."""
@@ -34,6 +34,18 @@ class Open(NamedTuple):
     number: Array  # (…, n), how many entries of each column are open; a constant
 
 
+class Columns(Protocol):
+    """The open columns of matrices."""
+
+    @property
+    def c(self) -> Array:
+        """Return what is left of their margins."""
+
+    @property
+    def number(self) -> Array:
+        """Return how many entries of each are open."""
+
+
 class _State(NamedTuple):
     live: Array
     full: Array
@@ -49,30 +61,19 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
     live = (x > -math.inf) | xp.isnan(x)
     of_rows, of_columns = counted(live, k, c)
     # A NaN in a row or column that takes nothing, or all, would leave with it.
-    bad = _impossible(k, c, of_rows, of_columns) | xp.any(xp.isnan(x), axis=(-2, -1))
-    eps = 8 * float(xp.finfo(x.dtype).eps)
+    bad = impossible(k, of_rows) | impossible(c, of_columns) | xp.any(xp.isnan(x), axis=(-2, -1))
 
     def decided(s: _State) -> tuple[Array, ...]:
         """Return rows that take nothing, and all, and such columns."""
-        # What rounding may leave of a margin from which whole numbers were taken; and by what one
-        # that takes all may be short of it, for columns were scaled to sum to what rows do.
-        row, column = eps * (k - s.k), eps * (c - s.c)
-        rows = (s.of_rows > 0) & ~bad[..., None]
-        columns = (s.of_columns > 0) & ~bad[..., None]
-        return (
-            rows & (s.k <= row),
-            rows & (s.k >= s.of_rows - eps * k),
-            columns & (s.c <= column),
-            columns & (s.c >= s.of_columns - eps * c),
-        )
+        pairs = *closing(s.k, k, s.of_rows), *closing(s.c, c, s.of_columns)
+        return tuple(flags & ~bad[..., None] for flags in pairs)
 
     def unfinished(s: _State) -> Array:
         return xp.any(xp.stack([xp.any(flags) for flags in decided(s)]))
 
     def advance(s: _State) -> _State:
-        row, whole_row, column, whole_column = decided(s)
-        none = s.live & (row[..., :, None] | column[..., None, :])
-        every = s.live & ~none & (whole_row[..., :, None] | whole_column[..., None, :])
+        flags = decided(s)
+        none, every = closed(s.live, flags[:2], flags[2:])
         rows, columns = counted(every, k, c)
         live = s.live & ~none & ~every
         return _State(live, s.full | every, s.k - rows, s.c - columns, *counted(live, k, c))
@@ -80,7 +81,7 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
     start = _State(live, live & ~live, k, c, of_rows, of_columns)
     most = x.shape[-1] + x.shape[-2] + 1
     found = while_loop(x, unfinished, advance, start, most)
-    bad = bad | _impossible(*found[2:])
+    bad = bad | impossible(found.k, found.of_rows) | impossible(found.c, found.of_columns)
     return Settled(found.live, found.full, ~bad)
 
 
@@ -106,12 +107,40 @@ def counted(flags: Array, k: Array, c: Array) -> tuple[Array, ...]:
     return cast(found[0], k.dtype), cast(found[1], c.dtype)
 
 
-def _impossible(k: Array, c: Array, of_rows: Array, of_columns: Array) -> Array:
+def closing(left: Array, given: Array, number: Array) -> tuple[Array, Array]:
+    """Return rows, or columns, that take nothing, and all, of the `number` of entries open.
+
+    `left` is what is left of the margins given.
+    """
+    # What rounding may leave of a margin from which whole numbers were taken; and by what one
+    # that takes all may be short of it, for columns were scaled to sum to what rows do.
+    eps = 8 * float(namespace(given).finfo(given.dtype).eps)
+    some = number > 0
+    return some & (left <= eps * (given - left)), some & (left >= number - eps * given)
+
+
+Flags = tuple[Array, ...]
+"""Rows, or columns, that take nothing, and those that take all."""
+
+
+def closed(live: Array, rows: Flags, columns: Flags) -> tuple[Array, Array]:
+    """Return which entries these settle as 0, and as 1."""
+    none = live & (rows[0][..., :, None] | columns[0][..., None, :])
+    return none, live & ~none & (rows[1][..., :, None] | columns[1][..., None, :])
+
+
+def closed_price(like: Array, full: Array, live: Array) -> Array:
+    """Return the price of rows, or columns, of which all is settled, of how many entries they have
+    and how many of these are taken: +∞ where none, −∞ where all.
+    """
+    xp = namespace(live)
+    end = xp.where(full == live, scalar(like, -math.inf), math.nan)
+    end = xp.where(full == 0, math.inf, end)
+    return xp.where(live == 0, math.nan, end)
+
+
+def impossible(margin: Array, most: Array) -> Array:
     """Return whether a margin of a matrix is NaN, or out of range by more than rounding."""
-    xp = namespace(k)
-    return xp.any(_beyond(k, of_rows), axis=-1) | xp.any(_beyond(c, of_columns), axis=-1)
-
-
-def _beyond(margin: Array, most: Array) -> Array:
     rounding = TOLERANCE * (1 + most)
-    return ~((margin >= -rounding) & (margin <= most + rounding))
+    good = (margin >= -rounding) & (margin <= most + rounding)
+    return namespace(margin).any(~good, axis=-1)

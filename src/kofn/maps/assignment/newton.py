@@ -14,7 +14,7 @@ from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
 from kofn.links.link import Link
-from kofn.maps.assignment.margins import Open
+from kofn.maps.assignment.margins import Columns, Open
 from kofn.operations.topk import THETA
 from kofn.rows.given import given_again
 
@@ -34,18 +34,11 @@ def newton_step(
     p: Open, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
 ) -> Array:
     """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
-    xp = namespace(p.x)
-    least = float(xp.finfo(p.x.dtype).eps) * 16
-    damping = xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
+    xp, damping = namespace(p.x), damped(error, damping)
 
     def dense() -> Array:
-        part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
-        at = on_diagonal(scale)
-        damped = diagonal(xp.zeros_like(scale) + damping[..., None], at)
-        matrix = schur(part, columns, scale, level, at) + damped
-        known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-        matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale), at))
-        return solved(matrix, excess / scale) / scale
+        part, columns = weighted(slopes)
+        return dense_step(part.swapaxes(-1, -2) @ part, columns, excess, room, damping)
 
     if p.x.shape[-1] <= DENSE:
         return centred(p, dense())
@@ -54,13 +47,33 @@ def newton_step(
     return centred(p, step)
 
 
+def damped(error: Array, damping: Array) -> Array:
+    """Return what is added to the diagonal of S, whose numbers are at most 1."""
+    xp = namespace(error)
+    least = float(xp.finfo(error.dtype).eps) * 16
+    return xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
+
+
+def dense_step(product: Array, columns: Array, excess: Array, room: Array, damping: Array) -> Array:
+    """Return (S + damping)⁻¹·R by S as a matrix, of what `weighted` says of it."""
+    xp = namespace(product)
+    scale, level = scale_of(columns, room, LEAST_CURVED)
+    at = on_diagonal(scale)
+    on = diagonal(xp.zeros_like(scale) + damping[..., None], at)
+    matrix = schur(product, columns, scale, level, at) + on
+    known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
+    matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale), at))
+    return solved(matrix, excess / scale) / scale
+
+
 def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tuple[Array, Array]:
     """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
 
     These are conjugate gradients with the diagonal of S as preconditioner: the scale of `schur`.
     """
     xp = namespace(slopes)
-    part, columns, scale, level = scaled(slopes, room, LEAST_CURVED)
+    part, columns = weighted(slopes)
+    scale, level = scale_of(columns, room, LEAST_CURVED)
 
     def product(v: Array) -> Array:
         w = v / scale
@@ -92,29 +105,36 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
     return found / scale, left > enough
 
 
-def schur(part: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:
-    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, of `scaled`.
+def schur(product: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:
+    """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, of `scale_of`.
 
-    Its diagonal is then at most 1. S is 0 along a constant, for β + 1 and α − 1 give the same
-    weights; there it is 1 instead.
+    `product` is WᵀD_r⁻¹W. The diagonal of S is then at most 1. S is 0 along a constant, for β + 1
+    and α − 1 give the same weights; there it is 1 instead.
     """
-    whole = diagonal(columns, at) - part.swapaxes(-1, -2) @ part
+    whole = diagonal(columns, at) - product
     across = level[..., :, None] * level[..., None, :]
     found: Array = whole / scale[..., :, None] / scale[..., None, :] + across
     return found
 
 
-def scaled(slopes: Array, room: Array, least_curved: float) -> tuple[Array, ...]:
-    """Return D_r^−½·W, the diagonal of D_c, the scale of columns, and the constant in it."""
+def weighted(slopes: Array) -> tuple[Array, Array]:
+    """Return D_r^−½·W and the diagonal of D_c."""
     xp = namespace(slopes)
     rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
     least = float(xp.finfo(slopes.dtype).smallest_normal)
     inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
+    return slopes * inverse[..., None], columns
+
+
+def scale_of(columns: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
+    """Return the scale of columns, and the constant in it."""
+    xp = namespace(columns)
+    least = float(xp.finfo(columns.dtype).smallest_normal)
     size = xp.maximum(columns, least_curved * room)
     size = xp.where(size > least, size, 1.0)
     scale = xp.sqrt(size)
     level = scale / xp.sqrt(xp.sum(size, axis=-1))[..., None]
-    return slopes * inverse[..., None], columns, scale, level
+    return scale, level
 
 
 def curvature(slopes: Array, step: Array) -> Array:
@@ -167,16 +187,16 @@ def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link
     return moving, z, link.map_alpha(lambda alpha: alpha[..., None])
 
 
-def room_of(p: Open) -> Array:
+def room_of(p: Columns) -> Array:
     """Return what the error of a column's sum is relative to; 1 for closed columns."""
-    xp = namespace(p.x)
+    xp = namespace(p.c)
     room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
     return xp.where((p.number > 0) & (room > 0), room, 1.0)
 
 
-def centred(p: Open, beta: Array) -> Array:
+def centred(p: Columns, beta: Array) -> Array:
     """Return prices of mean 0 over the columns that are open, 0 for the others."""
-    xp = namespace(p.x)
+    xp = namespace(p.c)
     some = p.number > 0
     number = xp.sum(some, axis=-1)
     mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / xp.where(number > 0, number, 1)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.links.link import by_id
 from kofn.maps.topk import soft_topk, soft_topk_threshold
 
@@ -40,5 +40,6 @@ def weights_by_rounds(
     weights = soft_topk(scores, k, **how)
     # As without rounds: a NaN, or margins that no weights have, leave nothing of a matrix.
     lost = xp.any(xp.isnan(x) | xp.isnan(weights), axis=(-2, -1))
-    weights = weights * xp.where(lost, math.nan, 1.0)[..., None, None]  # so are its gradients
+    factor = xp.where(lost, scalar(x, math.nan), 1.0)
+    weights = weights * factor[..., None, None]  # so are its gradients
     return weights, xp.max(xp.abs(xp.sum(weights, axis=-2) - c), axis=-1)

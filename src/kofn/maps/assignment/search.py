@@ -13,15 +13,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.adapters import route
 from kofn.arrays.flow import only_if_like, while_loop, zeros_of
-from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import Link
-from kofn.maps.assignment.margins import Open, opened, settled
-from kofn.maps.assignment.newton import centred, curvature, newton_step, room_of, slopes_of
-from kofn.maps.assignment.wide import Near, near
-from kofn.operations.topk import THETA, WEIGHTS
-from kofn.rows.given import given_again
+from kofn.maps.assignment.margins import opened, settled
+from kofn.maps.assignment.newton import room_of
+from kofn.maps.assignment.sight import InMemory, Matrix, spread_of
 
 COLD = 60
 """Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""
@@ -85,8 +82,7 @@ class _Task(NamedTuple):
     """What is the same in all passes."""
 
     xp: Any  # the namespace of the arrays
-    open: Open
-    link: Link
+    matrix: Matrix
     room: Array  # what the error of a column is relative to
     spread: Array  # of the scores
     when: Any  # only_if of flow.py, for these arrays
@@ -103,8 +99,7 @@ class Look(NamedTuple):
     """What a pass tells of the prices that are tried."""
 
     beta: Array  # these prices
-    rows: Near  # scores less prices
-    weights: Array
+    of: Any  # what the matrix keeps of them
     excess: Array  # R: what columns have in excess
     error: Array  # the greatest of it, in parts of the columns' room
     rest: Array  # R·step
@@ -155,23 +150,24 @@ class Verdict(NamedTuple):
 def prices(x: Array, k: Array, c: Array, t: Array, link: Link) -> Prices:
     """Return the prices of columns at which they have their sums, and rows theirs."""
     xp, of = namespace(x), settled(x, k, c)
-    beta, warm, met = _searched(opened(x, k, c, t, of), link)
+    p = opened(x, k, c, t, of)
+    beta, warm, met = searched(InMemory(p, link, spread_of(p.x)))
     good = (of.possible & met)[..., None]
     return Prices(xp.where(good, beta, math.nan), warm, of.live, of.full)
 
 
-def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
+def searched(p: Matrix) -> tuple[Array, Array, Array]:
     """Return the prices of open columns, the temperature, and whether the sums are met."""
-    xp = namespace(p.x)
+    xp = namespace(p.c)
     zero = xp.zeros_like(p.t)
-    largest = float(xp.finfo(p.x.dtype).max)
+    largest = float(xp.finfo(p.c.dtype).max)
     none = xp.zeros_like(p.t, dtype=xp.bool)
     nothing = xp.zeros_like(p.c)
     state = _State(
         *(nothing, nothing, zero, zero, zero + 1, none, zero, zero + 1),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
-    task = _Task(xp, p, link, room_of(p), spread_of(p.x), only_if_like(p.x))
+    task = _Task(xp, p, room_of(p), p.spread, only_if_like(p.c))
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
@@ -179,7 +175,7 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
     def advance(s: _State) -> _State:
         return _advanced(task, s)
 
-    s = while_loop(p.x, unfinished, advance, state, MOST)
+    s = while_loop(p.c, unfinished, advance, state, MOST)
     late = s.active & (s.hot > 0)
     s = s._replace(
         base=xp.where(late[..., None], s.kept, s.base),
@@ -190,19 +186,6 @@ def _searched(p: Open, link: Link) -> tuple[Array, Array, Array]:
     return s.base, s.t, s.met
 
 
-def spread_of(x: Array) -> Array:
-    """Return the difference between the greatest and the least score of each matrix, half of the
-    greatest float at most; 0 if no entry is open.
-    """
-    xp = namespace(x)
-    high = xp.max(x, axis=(-2, -1))
-    low = xp.min(xp.where(x > -math.inf, x, math.inf), axis=(-2, -1))
-    most = float(xp.finfo(x.dtype).max) / 2
-    return xp.where(
-        high > low, xp.minimum(high / 2 - low / 2, full_like(high, (), most / 2)) * 2, 0.0
-    )
-
-
 def _advanced(task: _Task, s: _State) -> _State:
     """Take one pass: look at the step that is tried, and accept, shorten or replace it."""
     seen = _look(task, s)
@@ -210,13 +193,11 @@ def _advanced(task: _Task, s: _State) -> _State:
 
 
 def _look(task: _Task, s: _State) -> Look:
-    xp, p = task[:2]
+    xp = task.xp
     beta = s.base + s.length[..., None] * s.step
-    rows = near(p.x - beta[..., None, :], p.k, s.t, task.spread, task.link)
-    weights = route.answer(WEIGHTS, given_again(rows.y, p.k, rows.t, task.link))
-    excess = xp.sum(weights, axis=-2) - p.c
+    of, excess = task.matrix.look(beta, s.t)
     error = xp.max(xp.abs(excess) / task.room, axis=-1)
-    return Look(beta, rows, weights, excess, error, xp.sum(excess * s.step, axis=-1))
+    return Look(beta, of, excess, error, xp.sum(excess * s.step, axis=-1))
 
 
 def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
@@ -233,7 +214,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     spent = passes >= xp.where(cold, enough, STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
     slow = s.active & (spent | (stalled >= 2) | (t > p.t))
-    rounding = task.when(slow, lambda: _rounding(p, seen, t), xp.zeros_like(t))
+    rounding = task.when(slow, lambda: p.rounding(seen.of, seen.beta, t), xp.zeros_like(t))
     close = (error < 1e-4) & spent & ~cold
     for limit, least in ((4, 1), (1e3, 3), (1e5, STALLED)):
         close = close | (error < limit * tolerance) & (stalled >= least)
@@ -258,14 +239,14 @@ def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
     # R·step falls along the step, to 0 where the convex function is least.
     good = ~(rest < -gain / 2)
     shorter = s.length * xp.clip(gain / xp.where(good, 1.0, gain - rest), 0.1, 0.5)
-    careful = (s.passes >= PATIENT) | (s.t > task.open.t) | (s.hot > 0)
+    careful = (s.passes >= PATIENT) | (s.t > task.matrix.t) | (s.hot > 0)
     retry = ~good & ~s.retried & (shorter > SHORTEST)
 
     def bracketed() -> Any:
         """Narrow a bracket of the part of the step at which R·step is 0."""
         short = good & (s.high < 1) & (rest > 0.9 * gain)
         high, low = xp.where(good, s.high, s.length), xp.where(short, s.length, s.low)
-        curved = curvature(_slopes(task, seen), s.step) / s.t
+        curved = task.matrix.curvature(seen.of, s.step) / s.t
         newton = s.length + rest / xp.where(curved > 0, curved, 1.0)
         inside = (curved > 0) & (newton > low) & (newton < high) & (s.passes % 2 == 0)
         part = xp.where(inside, newton, low + (high - low) / 2)
@@ -310,7 +291,7 @@ def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _Sta
     t, ahead, ratio = task.when(changed, lambda: _stage(task, s, seen, verdict, kept), same)
 
     def columns() -> Array:
-        return _alternated(task, s.t, xp.where(far[..., None], seen.beta, s.base))
+        return task.matrix.alternated(xp.where(far[..., None], seen.beta, s.base), s.t)
 
     placed = task.when(by_columns, columns, s.base)
     base = pick(moved.base, (by_columns, placed), (changed | stops, kept), (cooler, ahead))
@@ -349,7 +330,7 @@ def _newton(task: _Task, s: _State, seen: Look, damping: Array) -> tuple[Array, 
     """Return the next step, and R·step."""
     xp = task.xp
     errors = seen.excess, seen.error, task.room, damping
-    step = newton_step(task.open, _slopes(task, seen), *errors) * s.t[..., None]
+    step = task.matrix.newton_step(seen.of, *errors) * s.t[..., None]
     # On flat ground, where S is nearly singular, it would leap far beyond all prices.
     length = xp.max(xp.abs(step), axis=-1)
     reach = xp.clip((task.spread + 2 * s.t) / xp.where(length > 0, length, 1.0), 0.0, 1.0)
@@ -369,32 +350,3 @@ def _stage(task: _Task, s: _State, seen: Look, verdict: Verdict, kept: Array) ->
     since = xp.where(cooler & (s.hot > t), s.hot - t, math.inf)
     ahead = kept - ((t - following) / since)[..., None] * (s.kept - seen.beta)
     return following, ahead, xp.where(verdict.changed, ratio, s.ratio)
-
-
-def _slopes(task: _Task, seen: Look) -> Array:
-    rows = seen.rows
-    return slopes_of(task.link, seen.weights, rows.y, task.open.k, rows.t[..., 0])
-
-
-def _rounding(p: Open, seen: Look, t: Array) -> Array:
-    """Return how far rounded prices move weights between 0 and 1, roughly."""
-    xp, beta, weights = namespace(p.x), seen.beta, seen.weights
-    inside = (weights > 0) & (weights < 1) & (p.x > -math.inf)
-    size = xp.where(inside, xp.abs(p.x), 0.0) + xp.where(inside, xp.abs(beta)[..., None, :], 0.0)
-    return 8 * float(xp.finfo(p.x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
-
-
-def _alternated(task: _Task, t: Array, beta: Array) -> Array:
-    """Return the prices by the columns' own thresholds, at the rows' thresholds for β.
-
-    This minimises the convex function over β alone: slower than Newton's method, but sure.
-    """
-    xp, p = task[:2]
-
-    def thresholds(y: Array, k: Array) -> Array:
-        rows = near(y, k, t, task.spread, task.link)
-        found = route.answer(THETA, given_again(rows.y, k, rows.t, task.link))
-        return xp.where(xp.isfinite(found), rows.origin + found * rows.unit, 0.0)
-
-    alpha = thresholds(p.x - beta[..., None, :], p.k)
-    return centred(p, thresholds(xp.moveaxis(p.x - alpha[..., :, None], (-1,), (-2,)), p.c))

@@ -18,7 +18,6 @@ from kofn.arrays.kinds import (
     is_torch,
     namespace,
     quiet,
-    scalar,
 )
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
@@ -26,8 +25,9 @@ from kofn.links import Link, table
 from kofn.links.link import by_id
 from kofn.maps.assignment.arguments import Matrices, matrices
 from kofn.maps.assignment.implicit import attached
-from kofn.maps.assignment.margins import Open, Settled, opened
-from kofn.maps.assignment.search import Prices, prices, spread_of
+from kofn.maps.assignment.margins import Open, Settled, closed_price, opened
+from kofn.maps.assignment.search import Prices, prices
+from kofn.maps.assignment.sight import spread_of
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 from kofn.rows.compiled import whole
 
@@ -373,8 +373,5 @@ def _ends(
     A price is +∞ where nothing may be taken, and −∞ where everything is.
     """
     xp = namespace(live)
-    full_, live_ = xp.sum(full, axis=axis), xp.sum(live, axis=axis)
-    end = xp.where(full_ == live_, scalar(like, -math.inf), math.nan)
-    end = xp.where(full_ == 0, math.inf, end)
-    end = xp.where(live_ == 0, math.nan, end)
+    end = closed_price(like, xp.sum(full, axis=axis), xp.sum(live, axis=axis))
     return xp.any(still, axis=axis) | ~known[..., None], end

@@ -1,0 +1,1 @@
+"""Soft assignment of a matrix whose rows come in blocks."""

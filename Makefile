@@ -43,11 +43,11 @@ SAMPLE ?= tests/kernels/test_kernels.py tests/kernels/test_kernels_temperature.p
 DEVICE ?= cuda
 # A rehearsal must not write over what a GPU has said.
 OUT ?= $(if $(filter cpu,$(DEVICE)),build/gpu-rehearsal,benchmarks/results)
-GPU_WHEELS := array-api-compat pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
+GPU_WHEELS := pytest iniconfig pluggy packaging pygments pytest-xdist execnet typer rich click shellingham \
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
+.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-24s%s\n", $$1, $$2}'
@@ -78,6 +78,7 @@ test-older: $(READY)  ## run some of these with code for older processors only, 
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt, POT, cvxpy) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench,peers]"
+	$(PIP) kernels
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 
@@ -104,6 +105,9 @@ wheels: $(READY)  ## build the wheels of all platforms in dist by zig, and check
 
 test-dist: $(READY)  ## install the wheel in fresh environments and try it there; minutes, and downloads
 	$(BIN)/python -m pytest -m dist tests/package/test_package_release.py
+
+hub: $(READY)  ## write the kernel for Hugging Face's Kernel Hub, made of kofn's files, to build/hub
+	$(BIN)/python -m wheels.hub build/hub
 
 test-arm: $(READY)  ## try the wheel for aarch64 under QEMU, as root; ten minutes, and downloads
 	$(PIP) ziglang
@@ -143,7 +147,7 @@ bench: $(READY)  ## time the maps against softmax and others on an idle machine,
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
-	$(BIN)/python -m benchmarks.readme --write
+	$(BIN)/python -m benchmarks.published --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses
 	$(PYTHON) -m benchmarks.gpu --out "$(OUT)" --device $(DEVICE) $(HOW)
@@ -167,7 +171,7 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
 docs: $(READY)  ## draw the figures of the documentation, and write README's times; minutes
-	$(BIN)/python -m benchmarks.readme --write
+	$(BIN)/python -m benchmarks.published --write
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
 	$(BIN)/python docs/make_subsets_figure.py

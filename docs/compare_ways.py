@@ -17,18 +17,11 @@ from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
 
 import kofn
-from kofn.commands.bench.contenders import Bisected, by_newton
+from kofn.commands.bench.contenders import Bisected, by_newton, straight_through
 
 ROWS, LENGTH, K = 64, 256, 8
 STEP = 1e-5  # of finite differences, in float64
 LIMIT = 1e-4  # above it, an answer in float32 is called wrong
-
-
-def straight_through(x: Tensor) -> Tensor:
-    """Return 1 for the k largest; the gradient is that of softmax times k."""
-    hard = torch.zeros_like(x).scatter(-1, x.topk(K).indices, 1.0)
-    soft = K * x.softmax(-1)
-    return soft + (hard - soft).detach()
 
 
 def soft_topk(x: Tensor) -> Tensor:
@@ -67,7 +60,7 @@ def simplex(x: np.ndarray) -> np.ndarray:
 
 
 WAYS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
-    "torch.topk, straight-through": (straight_through, largest),
+    "torch.topk, straight-through": (straight_through(K), largest),
     "entmax.sparsemax (k = 1)": (entmax.sparsemax, simplex),
     "sigmoid, bisected": (bisected, sigmoids),
     "sigmoid, Newton, compiled": (by_newton(K), sigmoids),

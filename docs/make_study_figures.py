@@ -33,14 +33,16 @@ STUDIES = {
     "balance": Study("studies.balance --seeds 1", {}),  # only a table
     "attention": Study("studies.attention --steps 700", {"curves.png": "nn_attention_study.png"}),
     "choice": Study("studies.choice", {"curves.png": "choice.png"}),
-    "losses": Study("studies.losses", {"curves.png": "losses.png"}),
+    "losses": Study(
+        "studies.losses --dataset digits --dataset mnist", {"curves.png": "losses.png"}
+    ),
     "replay": Study("studies.replay", {"curves.png": "replay.png"}),
     "prune_mlp": Study("studies.prune --model mlp", {"curves.png": "nn_pruning.png"}),
     "prune_cnn": Study("studies.prune --model cnn", {"curves.png": "nn_pruning_cnn.png"}),
     "prune_units": Study(
-        "studies.prune --model mlp "
-        + methods("single blocks channels")
-        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300",
+        "studies.prune --model mlp --model cnn "
+        + methods("single blocks channels channels-k")
+        + " --removed 0.5 --removed 0.8 --removed 0.95 --steps 300 --seeds 5",
         {},  # only a table
     ),
     "sae": Study(
@@ -64,8 +66,8 @@ STUDIES = {
     ),
     "sae_means": Study(
         "studies.sae --task mean-0 --task mean-3 --task mean-10 "
-        + methods("topk kofn-token topk-initialized kofn-token-initialized")
-        + " --steps 500 --seeds 2",
+        + methods("topk topk-auxk kofn-token topk-initialized kofn-token-initialized")
+        + " --steps 500 --seeds 5",
         {},  # only a table
     ),
 }

@@ -8,6 +8,10 @@ import sys
 
 import xla_flags
 
+# Until all is imported: each search for garbage looks at all of it, a third of the time to collect.
+if gc.isenabled():
+    gc.disable()
+
 # Compiling takes longer than running here. `make test-all` compiles as users do. Processes that
 # this one starts, such as those of pytest-xdist, have the answer from it.
 if "XLA_FLAGS" not in os.environ:
@@ -18,8 +22,9 @@ import jax
 import numpy as np
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 
-from jax_programs import let_go_of_many
+from jax_programs import let_go, let_go_of_many
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
@@ -85,14 +90,28 @@ def kernels_alone(monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Draw the same numbers whichever tests have run before in this process."""
-    torch.manual_seed(0)
+    """Draw the same numbers whichever tests have run before in this process.
+
+    `torch.manual_seed` formats the stack for each kind of device that is not there.
+    """
+    torch.default_generator.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:
-    """Keep what imports have made out of every later search for garbage, which tests ask for."""
+    """Keep what imports have made out of every later search for garbage, and make these rare.
+
+    Tracing, in JAX and in PyTorch, makes objects by the million: searches took a fifth of its time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in the docstrings of the package, not of its tests, which have none."""
+    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 _finished = itertools.count(1)
@@ -101,8 +120,8 @@ _finished = itertools.count(1)
 def pytest_runtest_teardown() -> None:
     """Let go of compiled code now and then."""
     finished = next(_finished)
-    if finished % 200 == 0:
-        jax.clear_caches()
+    if finished % 500 == 0:
+        let_go()
     elif finished % 10 == 0:
         let_go_of_many()
 

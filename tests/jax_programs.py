@@ -1,12 +1,32 @@
-"""XLA's programs map pieces of memory, of which a process of Linux may have 65,530."""
+"""JAX's programs in tests: sooner lowered, and let go of before they are too many.
+
+XLA's programs map pieces of memory, of which a process of Linux may have 65,530.
+"""
+
+import functools
+import gc
+import os
 
 import jax
+from jax._src.interpreters import mlir
+
+# JAX makes an MLIR context for each program, a quarter of what a small one takes. `make test-all`,
+# which says XLA_FLAGS= for this, compiles as users do.
+if os.environ.get("XLA_FLAGS") and hasattr(mlir, "make_ir_context"):
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+
+
+def let_go() -> None:
+    """Let go of compiled programs, and of what refers to them in circles."""
+    jax.clear_caches()
+    getattr(mlir.make_ir_context, "cache_clear", lambda: None)()
+    gc.collect()
 
 
 def let_go_of_many() -> None:
     """Let go of compiled programs if they map many pieces: the process would be ended."""
     if _pieces() > 20_000:
-        jax.clear_caches()
+        let_go()
 
 
 def _pieces() -> int:

@@ -2,7 +2,7 @@
 
 from kofn import links
 from kofn.links.built_in import entmax, logistic
-from kofn.links.vocabulary import exp, expm2, greatest, least, over, size, sqrt, where
+from kofn.links.vocabulary import exp, expm1, greatest, least, over, size, sqrt, where
 
 
 class Student(links.ScalarLink):
@@ -48,7 +48,7 @@ class Gumbel(links.ScalarLink):
         w = where(y > 0, e, over(1, e))
         p = exp(-w)
         near = -least(w, 0.69)
-        return where(p > 0.5, -near - expm2(near), p), p > 0.5, w * p, w * p * (w - 1)
+        return where(p > 0.5, -expm1(near), p), p > 0.5, w * p, w * p * (w - 1)
 
 
 class Again(links.ScalarLink):

@@ -39,6 +39,11 @@ def full_but(ordinary: Iterable[Any], every: Iterable[Any] = LINKS) -> list[Any]
     return [pytest.param(one, marks=() if one in ordinary else full, id=str(one)) for one in every]
 
 
+# Inductor writes C++, which a compiler takes ten seconds for. The ordinary run has it for the maps
+# (adapters/test_adapters_transforms.py), for kernels and for k-subsets.
+each_compiler = pytest.mark.parametrize(
+    "backend", full_but(["aot_eager"], ["aot_eager", "inductor"])
+)
 every_link = pytest.mark.parametrize("link", LINKS)
 with_gradients = pytest.mark.parametrize("name", ["torch", "jax"])
 

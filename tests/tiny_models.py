@@ -1,5 +1,9 @@
 """Tiny random models of transformers, for the tests marked `extras`."""
 
+import contextlib
+import logging
+from logging.handlers import BufferingHandler
+
 import torch
 
 MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss")
@@ -85,3 +89,17 @@ def routers(net):
 def tokens(batch=2, length=10, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, 32, (batch, length), generator=generator)
+
+
+@contextlib.contextmanager
+def logged(level):
+    """What kofn.integrations logs from a level on, as a list that grows."""
+    handler, logger = BufferingHandler(1000), logging.getLogger("kofn.integrations")
+    before = logger.level
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    try:
+        yield handler.buffer
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

@@ -72,7 +72,7 @@ if [ ! -e "$root/.ready" ]; then
 	done
 	# From 2.10 on, PyPI's PyTorch for aarch64 brings CUDA. Its requirements are listed, because pip
 	# would choose them for the machine that it runs on.
-	install numpy array-api-compat scipy mpmath hypothesis pytest packaging entmax jax
+	install numpy scipy mpmath hypothesis pytest packaging entmax jax
 	install --no-deps "torch<2.10" filelock fsspec jinja2 markupsafe networkx sympy typing-extensions
 	touch "$root/.ready"
 fi

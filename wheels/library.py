@@ -31,7 +31,8 @@ from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.sources import digest
 from kofn.kernels.cpu.xla import header
-from kofn.operations import declared as declared  # whose passes are compiled, too
+from kofn.metrics import entropies as entropies  # whose passes are compiled, too
+from kofn.operations import declared as declared  # likewise
 from wheels.platforms import PLATFORMS, Platform, c_compiler, own
 
 KERNELS = Path(library.__file__).parents[1]

@@ -43,7 +43,7 @@ def needed() -> list[str]:
         numbers = version.split("+")[0].split(".")[:2]
         if tuple(map(int, numbers)) < least:
             found.append(f"{name} must be {'.'.join(map(str, least))} or newer; got {version}")
-    others = ("array_api_compat", "pytest", "xdist", "typer", "rich")
+    others = ("pytest", "xdist", "typer", "rich")
     return found + [
         f"{name} is missing: run `make gpu-wheels` where there is a network, and bring "
         "build/gpu-wheels along"

@@ -210,34 +210,46 @@ if not _typing.TYPE_CHECKING:  # type checkers would accept every name
 _NAMES_ELSEWHERE = {
     "entmax15": "entmax(x)",
     "entmax_bisect": "entmax(x, alpha)",
+    "EXACT": "losses.perturbed_accuracy_loss",
+    "GradTopK": "KSubset(x, k).marginals()",
     "gumbel_topk": "PlackettLuce",
+    "k_sum": "soft_topk_sum(x, k)",
     "kthvalue": "topk(x, k, largest=False)",
     "logsumexp": "soft_topk_sum(x, 1, link='exponential')",
+    "margin_softmax": "losses.am_softmax",
     "masked_softmax": "softmax(x, mask=mask)",
     "median": "quantile(x, 0.5)",
+    "multi_hot": "hard_topk(x, k)",
     "nanquantile": "quantile(x, q, ignore_nan=True)",
     "percentile": "quantile(x, q / 100)",
-    "projection_box_section": "projections.projection_box_section",
-    "projection_l1_ball": "projections.projection_l1_ball",
-    "projection_simplex": "projections.projection_simplex",
+    "QB": "balance.quantile_bias",
+    "quantile_balancing": "balance.quantile_bias",
+    "reinforce": "estimators.score_function",
     "relaxed_topk": "soft_topk(x, k)",
     "router": "nn.TopKRouter",
+    "sample_topk": "KSubset(x, k).sample()",
     "scatter_softmax": "segment_softmax(x, segment_ids=...)",
+    "sinkhorn": "soft_assignment(x, k)",
+    "SMART": "nn.prune",
+    "soft_k_max": "classic.iterative_soft_topk",
     "sort": "topk(x, n)",
     "sparsemax_bisect": "sparsemax(x)",
+    "STk": "soft_topk_sum(x, k)",
+    "ThreTopK": "soft_topk(x, k)",
     "topk_mask": "hard_topk(x, k)",
     "topk_router": "nn.TopKRouter",
-    "TopKRouter": "nn.TopKRouter",
-    "TopKSAE": "nn.TopKSAE",
+    "weighted_softmax": "softmax(x, weights=w)",
 }
-"""Names that other libraries use, in lower or upper case, with or without underscores."""
+"""Names that others and the articles use, in any case, with or without underscores."""
 
 
 def _missing(name: str) -> str:
-    """Say that there is no such name, and which one may be meant."""
-    from kofn.arrays.names import meant, plain
+    """Say that there is no such name, and which one may be meant, of a room, too."""
+    from kofn.arrays.names import meant, names_in, plain
 
-    known = {plain(own): own for own in (*__all__, *_ROOMS)}
+    of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in names_in(f"kofn.{room}")}
+    known = of_rooms | {plain(own): place for own, place in of_rooms.items()}
+    known |= {plain(own): own for own in (*__all__, *_ROOMS)}
     known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
     return meant("kofn", name, known)
 

@@ -148,7 +148,7 @@ class Report(report.Report):
                     steps = [part[0].steps for part in parts]
                     pictures.line(panel, steps, y, label=name, lw=1.4, **METHODS[name].ink)
                 pictures.plain(panel, f"{dataset}, {task}", 10)
-                panel.set(xlabel="steps", ylim=(0.4 if task == "noisy" else 0.7, 1))
+                panel.set(xlabel="steps", ylim=(0.3 if task == "noisy" else 0.7, 1))
             row[0].set_ylabel("held-out accuracy")
         pictures.legend(figure, fontsize=8)
         return figure

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kofn
+from support import each_compiler
 
 
 class Choice(torch.nn.Module):
@@ -43,12 +44,13 @@ def test_parameters_per_head_meet_scores_of_any_batch(dynamic, alpha):
             torch.testing.assert_close(other, eager, atol=1e-6, rtol=1e-5)
 
 
+@each_compiler
 @pytest.mark.parametrize("dynamic", [True, None], ids=["dynamic", "automatic"])
-def test_a_temperature_per_row_may_be_an_input(dynamic):
+def test_a_temperature_per_row_may_be_an_input(dynamic, backend):
     def weights(x, temperature):
         return kofn.soft_topk(x, 2, temperature=temperature)
 
-    compiled = torch.compile(weights, fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(weights, fullgraph=True, dynamic=dynamic, backend=backend)
     for rows in (5, 6):
         x, temperature = torch.randn(rows, 9), torch.rand(rows) + 0.5
         torch.testing.assert_close(compiled(x, temperature), weights(x, temperature))

@@ -9,7 +9,7 @@ import torch
 import torch.utils.checkpoint
 
 import kofn
-from kofn.adapters import short
+from kofn.adapters import kept_kernels, short
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
 
@@ -27,6 +27,7 @@ ROWS = torch.tensor([[0.3, -1.0, 0.2, 2.0], [1.0, 0.4, -0.7, 0.1], [3e8, -3e8, 0
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch):
     monkeypatch.setattr(short, "_kept", {})
+    monkeypatch.setattr(kept_kernels, "_kept", {})
     monkeypatch.delenv("KOFN_KERNELS", raising=False)
 
 
@@ -61,6 +62,29 @@ def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch)
             patch.setattr(short, "answer", lambda *_: None)
             for one, other in zip(before, all_of(MAPS[name], x), strict=True):
                 assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TABLE)
+def test_operators_have_the_same_bits(name, dtype, monkeypatch):
+    """They are what compiled programs call; a row is among them that a kernel gives up on."""
+    alpha, weights = TABLE[name].inner.alpha, torch.ops.kofn.weights.default
+    options = None, 2.0, None, 0.7, TABLE[name].inner.id, alpha
+    for x in (ROWS.to(dtype), ROWS[:2].to(dtype), torch.randn(3, 7, dtype=dtype)[:, ::2]):
+
+        def run(x=x):
+            answers = weights(x, *options)
+            back = torch.ops.kofn.weights_backward.default
+            slopes, in_rows = back(x.cos(), x, answers[1], *options)
+            assert in_rows.numel() == 0
+            return *answers, slopes
+
+        found = run()
+        assert any(type(each) is not bool for each in kept_kernels._kept.values())
+        with monkeypatch.context() as patch:
+            patch.setattr(kept_kernels, "run_of", lambda *_: None)
+            for one, other in zip(found, run(), strict=True):
+                assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))
 
 
 def test_it_takes_few_calls():

@@ -4,6 +4,7 @@ import ast
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas
@@ -262,10 +263,18 @@ def test_either_order_of_bytes_is_taken(dtype, rng):
 
 
 def test_the_lesser_of_two_is_of_two_arrays():
-    """The lowest version of array-api-compat takes no numbers there; `clip` does."""
+    """The array API takes no numbers there before 2024.12; `clip` does."""
     for path in Path(kofn.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("xp"), "minimum" | "maximum"), arguments):
                     numbers = [each for each in arguments if isinstance(each, ast.Constant)]
                     assert not numbers, (path.name, node.lineno)
+
+
+@pytest.mark.parametrize(("name", "value"), [("hard", True), ("dim", 0)])
+def test_a_traced_flag_or_dimension_is_told_to_be_static(name, value):
+    with pytest.raises(
+        TypeError, match=rf'^{name} must be .* traces; .*static_argnames="{name}"\)'
+    ):
+        jax.jit(soft_topk)(jnp.zeros((2, 3)), 1, **{name: value})

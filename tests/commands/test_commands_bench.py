@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import time
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
         ("router", "bfloat16"),
     ]
     ours = [c for c in found["results"][0]["contenders"] if c["group"] == "kofn"]
-    assert len(ours) == len(kofn.links.TABLE) + 3
+    assert len(ours) == len(kofn.links.TABLE) + 4
     for each in ours:
         assert each["trouble"] is None
         assert set(each["ratio_to_softmax"]) == {"forward", "forward + backward"}
@@ -147,6 +148,29 @@ def test_a_busy_machine_writes_nothing_unless_it_is_told_to(options, tmp_path, m
         assert "the machine was busy (router: 4,096 × 64, k = 8, float32), so nothing" in said
         assert "--busy" in said
         assert not (tmp_path / "out").exists()
+
+
+def test_a_width_of_vectors_has_compiled_code_of_its_own(tmp_path, monkeypatch):
+    """PyTorch's cache does not ask for the width: code of AVX-512 wrote half of what it had to."""
+    monkeypatch.setattr(measure, "measure", lambda *given: ([], 1e10))
+    monkeypatch.setattr(cases, "CASES", cases.CASES[:1])
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "none")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    for before, after in (("mine", "mine"), (None, "avx2")):
+        if before:
+            monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", before)
+        else:
+            monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        assert run("--dtype", "float32").exit_code == 0
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith(after)
+
+
+def test_the_timings_of_a_pass_are_one_line(tmp_path):
+    case = cases.Case("router", (8, 16), 2)
+    result = report.Result(case, "float32", 1e10, [timed("entmax", [1.0, 2.5])])
+    page = report.as_json({**report.machine(1), "peers": {}}, [result]).decode()
+    assert '"shape": [8, 16]' in page
+    assert '"forward": [1.0, 2.5]' in page
 
 
 def test_the_floor_is_in_nanoseconds_of_an_entry(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from kofn import entmax, hard_topk, metrics, soft_topk, softmax
 from kofn.commands import app
 from kofn.commands.apply import by_blocks
 from kofn.commands.apply import command as commands
+from kofn.commands.compare import compare as measures
 from kofn.commands.compare import table
 from kofn.commands.compare.compare import compare
 from kofn.commands.compare.maps import MAPS, Map, serving
@@ -149,7 +150,8 @@ def test_with_k_1_the_maps_have_the_names_people_know(here):
     assert "KSubset" not in result.stdout
 
 
-def test_infinite_equal_and_far_scores_can_be_compared(here):
+def test_infinite_equal_and_far_scores_can_be_compared(here, monkeypatch):
+    monkeypatch.setattr(measures, "CURVE_POINTS", 5)
     far = "3e305 -1e305 2 1\n1e-300 0 2e-300 5e-300"
     for text in ("1 1 1 1", "3 -inf 2 1\n1 0 inf 2", far, "3e305 -1e305 2e304 1e303"):
         result = run("compare", "-k", 2, "--force", send=text)

@@ -221,6 +221,11 @@ def test_bad_tables_are_refused_in_one_line(here, name):
             ["data.csv", "--target", "a", "-k", 2, "--task", "classification"],
             "too few rows of class",
         ),
+        (
+            ["data.csv", "--target", "label", "-k", 2, "--drop", "a,b"],
+            "no column 'a,b' in data.csv; one name an option: --drop a --drop b",
+        ),
+        (["data.csv", "--target", "a,b", "-k", 2], "its columns are 'a', 'b'"),
         (["--missing", "mean"], "--missing must be one of refuse, drop, median; got 'mean'"),
         (["--splits", 0], "--splits must be at least 1; got 0"),
         (["--steps", 0], "--steps must be at least 1; got 0"),

@@ -148,7 +148,7 @@ def test_gradients_of_log_prob(ordered, k):
         return PlackettLuce(y).log_prob(drawn, ordered=ordered)
 
     assert gradcheck(f, (y,), check_batched_grad=True)
-    assert gradgradcheck(f, (y,))
+    assert gradgradcheck(f, (y,), fast_mode=True)
 
 
 def test_impossible_draws_have_no_nan_in_their_gradient():

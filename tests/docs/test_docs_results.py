@@ -2,7 +2,9 @@
 
 import json
 import re
-from itertools import product
+import sys
+from importlib import import_module
+from itertools import combinations, product
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -253,12 +255,15 @@ def test_the_tables_of_losses(dataset):
             assert cell == wanted.replace("-", "−"), (label, head)
 
 
+SETS = ("digits", "mnist")
+
+
 def test_what_is_said_of_losses():
     found = of_losses()
     text = PAGES["losses.md"]
     page = text[text.index("## What each finds") : text.index("## What they cost")]
 
-    def leads(task, name, method, dataset="digits"):
+    def leads(task, name, method, dataset):
         """By how much each seed is before cross-entropy."""
         both = (found[dataset, task, each][name] for each in (method, "cross-entropy"))
         return [one - other for one, other in zip(*both, strict=True)]
@@ -266,55 +271,121 @@ def test_what_is_said_of_losses():
     def lead(*of):
         return round(fmean(leads(*of)), 3)
 
-    early = ("sparse-2", "sparse-3", "sparsemax", "entmax", "am-softmax")
-    assert all(min(leads("scratch", "few", each)) > 0 for each in early)
-    means = [lead("scratch", "few", each) for each in early]
-    assert said(page, r"by ([\d.]+) to ([\d.]+) in the mean") == [min(means), max(means)]
-    bounded = ("accuracy", "exact")
-    behind = said(page, r"−p is ([\d.]+) behind and EXACT ([\d.]+), with each of\s+the seeds")
-    assert behind == [-lead("scratch", "few", each) for each in bounded]
-    assert all(max(leads("scratch", "few", each)) < 0 for each in bounded)
+    def both(task, name, method):
+        return [lead(task, name, method, dataset) for dataset in SETS]
+
+    def lost(task, name, *methods):
+        """By how much the methods are behind in the mean: on the digits, then on MNIST."""
+        return [-lead(task, name, each, dataset) for dataset in SETS for each in methods]
+
+    def ranges(task, name, *methods):
+        """The least and the greatest lead of all, each of them with each of the seeds."""
+        assert all(min(leads(task, name, m, d)) > 0 for m, d in product(methods, SETS))
+        means = ([lead(task, name, each, dataset) for each in methods] for dataset in SETS)
+        return [end(each) for each in means for end in (min, max)]
+
+    def over(task, method):
+        return [round(fmean(found[dataset, task, method]["over"]), 3) for dataset in SETS]
+
+    early, bounded = ("sparsemax", "entmax", "am-softmax"), ("accuracy", "exact")
     sparse = ("sparse-2", "sparse-3", "sparse-p")
-    assert all(lead("scratch", "accuracy", each) > 0 for each in sparse)
-    assert said(page, r"from scratch it ends ([\d.]+) behind") == [
-        -lead("scratch", "accuracy", "accuracy")
-    ]
-    after = {each: lead("after", "accuracy", each) for each in LOSSES.values()}
-    assert said(page, r"after cross-entropy it is ([\d.]+) behind") == [-after["accuracy"]]
-    assert max(leads("after", "accuracy", "accuracy")) < 0
-    (most,) = said(page, r"no loss but AM-softmax gains more than ([\d.]+)\.")
-    assert sorted(after.values())[-2] <= most < after["am-softmax"]
-    gains = said(page, r"with each of the seeds, by ([\d.]+) and ([\d.]+): a row whose")
-    assert gains == [lead("noisy", "accuracy", each) for each in bounded]
-    assert all(min(leads("noisy", "accuracy", each)) > 0 for each in bounded)
-    lost = said(
-        page, r"k = 2 loses ([\d.]+), at least ([\d.]+) with each of the seeds,",
-        r"AM-softmax ([\d.]+) and ε-cross-entropy ([\d.]+)\.",
+    four = said(
+        page, r"each of the seeds, by ([\d.]+) to ([\d.]+) in the mean on the digits and by",
+        r"([\d.]+) to ([\d.]+) on MNIST\. Sparse softmax",
     )  # fmt: skip
-    two, *others = (lead("noisy", "accuracy", e) for e in ("sparse-2", "am-softmax", "epsilon"))
-    assert lost == [
-        -two,
-        -round(max(leads("noisy", "accuracy", "sparse-2")), 3),
-        -others[0],
-        -others[1],
-    ]
-    assert all(lead("noisy", "accuracy", each) > 0 for each in sparse[1:])
-    (gap,) = said(page, r"clean labels is ([\d.]+) less sure than it is right")
-    assert gap == -round(fmean(found["digits", "scratch", "cross-entropy"]["over"]), 3)
-    (near,) = said(page, r"or less sure by more than ([\d.]+)\.")
-    assert max(abs(lead("scratch", "over", each)) for each in sparse) <= near
-    (sure,) = said(page, r"right \(\+([\d.]+)\)")
-    assert {round(fmean(found["digits", "noisy", each]["over"]), 3) for each in bounded} == {sure}
-    low, high = said(page, r"sure as a label is right, ([\d.]+) to ([\d.]+) against 0\.55")
-    confidence = [
-        round(fmean(map(sum, zip(f["accuracy"], f["over"], strict=True))), 2)
-        for (dataset, task, each), f in found.items()
-        if (dataset, task) == ("digits", "noisy") and each not in (*bounded, "am-softmax")
-    ]
-    assert [low, high] == [min(confidence), max(confidence)]
-    mean, worst = said(page, r"it loses ([\d.]+), and one seed ends at\s+least ([\d.]+) behind")
-    assert mean == -lead("scratch", "accuracy", "epsilon")
-    assert -min(leads("scratch", "accuracy", "epsilon")) >= worst
+    assert four == ranges("scratch", "few", *early)
+    two = said(page, r"is so on the digits, by ([\d.]+) and ([\d.]+); on MNIST it is before")
+    assert two == [lead("scratch", "few", each, "digits") for each in sparse[:2]]
+    assert all(min(leads("scratch", "few", each, "digits")) > 0 for each in sparse[:2])
+    two = said(page, r"is before by ([\d.]+) and ([\d.]+), and not with each of the seeds")
+    assert two == [lead("scratch", "few", each, "mnist") for each in sparse[:2]]
+    assert all(min(leads("scratch", "few", each, "mnist")) <= 0 for each in sparse[:2])
+    behind = said(
+        page, r"−p is ([\d.]+) behind and EXACT ([\d.]+), on MNIST ([\d.]+) and",
+        r"([\d.]+), with each of the seeds",
+    )  # fmt: skip
+    assert behind == lost("scratch", "few", *bounded)
+    assert all(max(leads("scratch", "few", m, d)) < 0 for m, d in product(bounded, SETS))
+    four = said(
+        page, r"of the seeds, too, by ([\d.]+) to ([\d.]+) on the digits and by ([\d.]+) to",
+        r"([\d.]+) on MNIST",
+    )  # fmt: skip
+    assert four == ranges("scratch", "accuracy", *early)
+
+    assert all(min(both("scratch", "accuracy", each)) > 0 for each in sparse)
+    assert all(min(leads("scratch", "accuracy", each, "mnist")) > 0 for each in sparse)
+    two = said(page, r"on MNIST, by ([\d.]+) with k = 2 and ([\d.]+) with k = 3\.")
+    assert two == [lead("scratch", "accuracy", each, "mnist") for each in sparse[:2]]
+    two = said(
+        page, r"from scratch it ends ([\d.]+) behind, on MNIST ([\d.]+), most of it with one"
+    )
+    assert two == lost("scratch", "accuracy", "accuracy")
+    for dataset in SETS:
+        each = leads("scratch", "accuracy", "accuracy", dataset)
+        assert min(each) < 0.5 * sum(each)
+    two = said(
+        page, r"it is ([\d.]+) behind with each of the seeds, on MNIST ([\d.]+) in the mean, and",
+    )  # fmt: skip
+    assert two == lost("after", "accuracy", "accuracy")
+    assert max(leads("after", "accuracy", "accuracy", "digits")) < 0
+    (most,) = said(page, r"no loss but AM-softmax gains more than ([\d.]+) on either\.")
+    for dataset in SETS:
+        after = {each: lead("after", "accuracy", each, dataset) for each in LOSSES.values()}
+        assert sorted(after.values())[-2] <= most < after["am-softmax"]
+
+    gains = said(
+        page, r"with each of the seeds, by ([\d.]+) and ([\d.]+) on the digits and by ([\d.]+) and",
+        r"([\d.]+) on MNIST: a row whose",
+    )  # fmt: skip
+    assert gains == [-each for each in lost("noisy", "accuracy", *bounded)]
+    assert all(min(leads("noisy", "accuracy", m, d)) > 0 for m, d in product(bounded, SETS))
+    one, least, other, worst, left = said(
+        page, r"k = 2 loses ([\d.]+), at least ([\d.]+) with each of the seeds, and on MNIST",
+        r"([\d.]+), at least ([\d.]+), which leaves ([\d.]+):",
+    )  # fmt: skip
+    assert [one, other] == lost("noisy", "accuracy", "sparse-2")
+    ends = [-round(max(leads("noisy", "accuracy", "sparse-2", dataset)), 3) for dataset in SETS]
+    assert [least, worst] == ends
+    assert left == round(fmean(found["mnist", "noisy", "sparse-2"]["accuracy"]), 2)
+    assert all(min(both("noisy", "accuracy", each)) > 0 for each in sparse[1:])
+    two = said(page, r"is before cross-entropy with each of the seeds, by ([\d.]+) and ([\d.]+)\.")
+    assert two == both("noisy", "accuracy", "taylor")
+    assert all(min(leads("noisy", "accuracy", "taylor", dataset)) > 0 for dataset in SETS)
+    two = said(
+        page, r"AM-softmax loses ([\d.]+) and ε-cross-entropy ([\d.]+); on MNIST, neither does"
+    )
+    assert two == [-lead("noisy", "accuracy", each, "digits") for each in ("am-softmax", "epsilon")]
+    assert min(lead("noisy", "accuracy", e, "mnist") for e in ("am-softmax", "epsilon")) > -0.005
+
+    gap, sure = said(
+        page, r"labels is ([\d.]+) less sure than it is right, and on MNIST as sure \(−([\d.]+)\)"
+    )
+    assert [-gap, -sure] == over("scratch", "cross-entropy")
+    (near,) = said(page, r"softmax differs from it by at most ([\d.]+)\.")
+    assert max(abs(x) for each in sparse for x in both("scratch", "over", each)) <= near
+    three = said(page, r"bounded losses, by ([\d.]+) and ([\d.]+), and AM-softmax, by ([\d.]+)\.")
+    assert three == [over("scratch", each)[1] for each in (*bounded, "am-softmax")]
+    four = said(
+        page, r"sure as a label is right, ([\d.]+) to ([\d.]+) on the digits and ([\d.]+) to",
+        r"([\d.]+) on MNIST, against 0\.55, which is far below their accuracy but for k = 2 on",
+    )  # fmt: skip
+    confidence = {dataset: [] for dataset in SETS}
+    for (dataset, task, method), each in found.items():
+        if task == "noisy" and method not in (*bounded, "am-softmax"):
+            mean = fmean(map(sum, zip(each["accuracy"], each["over"], strict=True)))
+            confidence[dataset].append(round(mean, 2))
+            assert (fmean(each["over"]) < -0.15) == ((dataset, method) != ("mnist", "sparse-2"))
+    assert four == [end(each) for each in confidence.values() for end in (min, max)]
+    three = said(
+        page, r"labels were right, \+([\d.]+) on the digits, \+([\d.]+) and \+([\d.]+) on MNIST",
+    )  # fmt: skip
+    (one, two), (same, third) = (over("noisy", each) for each in bounded)
+    assert (one, [one, two, third]) == (same, three)
+    means = said(page, r"from scratch it loses ([\d.]+) on the digits and ([\d.]+) on MNIST,")
+    assert means == lost("scratch", "accuracy", "epsilon")
+    worst = said(page, r"with one seed each by at least ([\d.]+) and ([\d.]+)\.")
+    for dataset, least in zip(SETS, worst, strict=True):
+        assert -min(leads("scratch", "accuracy", "epsilon", dataset)) >= least
 
 
 # --- examples that learn through samples ---
@@ -333,6 +404,138 @@ def test_the_tables_of_what_learns_through_samples():
             half, end = ([each[at][1] for each in curves] for at in (len(curves[0]) // 2 - 1, -1))
             form = ".1f" if "evidence bound, nats" in cells else ".3f"
             assert [*cells.values()] == [shown(v, form).replace("-", "−") for v in (half, end)]
+
+
+def test_what_is_said_of_what_learns_through_samples():
+    found = json.loads((DOCS / "results" / "curves.json").read_text(encoding="utf-8"))
+    page = PAGES["estimators_examples.md"]
+
+    def values(name, way, half=False):
+        return [each[len(each) // 2 - 1 if half else -1][1] for each in found[name][way]]
+
+    def leads(name, way, other, half=False):
+        """By how much each seed of a way is before the same seed of the other."""
+        both = values(name, way, half), values(name, other, half)
+        return [one - two for one, two in zip(*both, strict=True)]
+
+    def open_ended(*of):
+        return min(leads(*of)) <= 0 <= max(leads(*of))
+
+    vae = [("normal_rsample, 4 samples",), ("normal_rsample",)]
+    vae = [leads("normal_vae", *each, "leave_one_out, 4 samples") for each in vae]
+    assert min(map(min, vae)) > 0
+    by = said(
+        page, r"each of the seeds: by ([\d.]+) in the mean with four samples, and by ([\d.]+)"
+    )
+    assert by == [round(fmean(each), 1) for each in vae]
+
+    said(
+        page, "no way is before or behind `labels only` with each of the seeds, and all are within"
+    )
+    first, *others = found["few_labels"]
+    for way in others:
+        gaps = leads("few_labels", way, first)
+        assert min(gaps) < 0 < max(gaps)
+        assert abs(fmean(gaps)) < spread(values("few_labels", first))[1]
+
+    said(page, "both baselines are before none with each of the seeds,")
+    first, *others = found["sequence_policy"]
+    assert all(min(leads("sequence_policy", way, first, True)) > 0 for way in others)
+    said(page, "the mean of past rewards is no worse than the other samples of the same example")
+    assert min(leads("sequence_policy", *others, True)) > 0
+    said(page, "In the end, the three are within three hundredths of each other")
+    ends = [fmean(values("sequence_policy", way)) for way in (first, *others)]
+    assert max(ends) - min(ends) < 0.03
+
+    warm, *others = found["messages"]
+    lost = [leads("messages", warm, way) for way in others]
+    assert min(map(min, lost[:2])) > 0
+    by = said(page, r"with each of the seeds, by ([\d.]+) and ([\d.]+) in the mean, although")
+    by += said(page, r"are ([\d.]+) behind T = 1, and no better or worse than the others with each")
+    assert by == [round(fmean(each), 3) for each in lost]
+    cooled, hard, scored = others
+    assert open_ended("messages", cooled, scored)
+    assert open_ended("messages", hard, scored)
+    spreads = {way: spread(values("messages", way))[1] for way in found["messages"]}
+    assert max(spreads, key=spreads.get) == hard
+    said(page, "training is slower, and hard ones have the largest spread")
+    assert all(fmean(leads("messages", warm, way, True)) > 0 for way in (cooled, hard))
+
+    *tails, bounded = found["five_noises"]
+    gains = [leads("five_noises", bounded, noise) for noise in tails]
+    assert min(map(min, gains)) > 0
+    (least,) = said(page, r"each other one with each of the seeds, and by at least ([\d.]+) in the")
+    assert least == round(min(map(fmean, gains)), 1)
+    (by,) = said(page, r"normal noise is behind Laplace noise with each of the seeds, by ([\d.]+)")
+    ahead = leads("five_noises", "laplace", "normal")
+    assert min(ahead) > 0
+    assert by == round(fmean(ahead), 1)
+    said(page, "no other two differ with each of the seeds")
+    for pair in set(combinations(tails, 2)) - {("normal", "laplace")}:
+        assert open_ended("five_noises", *pair)
+
+
+# --- bits ---
+
+
+def bits():
+    """The script that has measured them."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return import_module("table_of_bits")
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def test_the_table_of_bits():
+    script = bits()
+    assert script.page_with_table() == PAGES["maps_knapsack.md"]
+    rows = [f"{way} {budget:g}" for way, budget in script.example().ROWS]
+    assert [*script.measured()] == rows
+    assert all(len(runs) == len(script.SEEDS) == 5 for runs in script.measured().values())
+
+
+def test_what_is_said_of_bits():
+    page = PAGES["maps_knapsack.md"]
+    found = {}
+    for name, runs in bits().measured().items():
+        spent, right, layers = zip(*runs, strict=True)
+        found[name] = SimpleNamespace(spent=fmean(spent), right=right, layers=layers)
+
+    def leads(one, other):
+        """By how much each seed is before the same seed of the other."""
+        return [x - y for x, y in zip(found[one].right, found[other].right, strict=True)]
+
+    def lost(one, other="full 32"):
+        return -round(fmean(leads(one, other)), 3)
+
+    ways = ("measured", "learned")
+    said(
+        page, "The large layer has one bit with every seed, and most bits are at the first layer or"
+    )
+    for name, each in found.items():
+        if name.startswith(ways):
+            assert all(bits[2] == 1 and max(bits) in (bits[0], bits[3]) for bits in each.layers)
+    assert [round(found[f"{way} 1.25"].spent, 2) for way in ways] == pytest.approx(
+        [1.12] * 2, abs=0.011
+    )
+    by = said(page, r"learned bits lose ([\d.]+) and ([\d.]+) to full precision in the mean,")
+    assert by == [lost(f"{way} 1.25") for way in ways]
+    assert said(page, r"where one bit for all loses ([\d.]+);") == [lost("uniform 1")]
+    said(
+        page,
+        "learned ones are behind one bit for all with none of the seeds, measured ones with two",
+    )
+    behind = [sum(lead < 0 for lead in leads(f"{way} 1.25", "uniform 1")) for way in ways]
+    assert behind == [2, 0]
+    (most,) = said(page, r"level with two for all, to ([\d.]+) in the mean")
+    assert max(abs(lost(f"{way} 1.5", "uniform 2")) for way in ways) == most
+    said(page, "at no budget is it ahead with each of the seeds")
+    assert all(min(leads(f"learned {b}", f"measured {b}")) <= 0 for b in ("1.25", "1.5", "2"))
+    by = said(page, r"Two bits for all are ([\d.]+) behind full precision, and three ([\d.]+)\.")
+    assert by == [lost("uniform 2"), lost("uniform 3")]
+    said(page, "a budget of 2 is spent to three quarters")
+    assert all(0.7 < found[f"{way} 2"].spent / 2 < 0.8 for way in ways)
 
 
 # --- routers ---
@@ -441,25 +644,74 @@ def test_what_is_said_of_routers():
     assert (round(3 * min(gains)), round(3 * max(gains))) == (4, 5)
 
 
+# --- units of pruning ---
+
 UNITS = {
     "single weights": "single",
     "blocks of 4 × 1": "blocks",
     "channels, by weights": "channels",
+    "channels, by number": "channels-k",
 }
+SHARES = ("0.5", "0.8", "0.95")
 
 
-def test_the_table_of_units_of_pruning():
-    runs, page = stored("prune_units")[1], PAGES["nn_pruning.md"]
-    for label, method in UNITS.items():
-        cells = []
-        for removed in ("0.5", "0.8", "0.95"):
-            found = [r["measured"] for r in runs if r["key"][1:3] == (method, removed)]
-            right, kept = (fmean(each) for each in zip(*found, strict=True))
-            cells.append(f"{right:.3f} ({kept:,.0f})")
-        assert f"| {label} | {' | '.join(cells)} |" in page
-    dense = fmean(r["measured"][0] for r in runs if r["key"][1] == "dense")
-    (stated,) = said(page, r"Dense, it is (\S+) with 50,200 weights")
-    assert stated == round(dense, 3)
+def units(model):
+    """Accuracy and weights of every seed, by the unit and the share that is removed."""
+    settings, results = stored("prune_units")
+    found = {}
+    for run in results:
+        network, method, removed, seed = run["key"]
+        if network == model:
+            found.setdefault((method, removed), {})[seed] = run["measured"]
+    assert all([*each] == [*range(settings["seeds"])] for each in found.values())
+    return {key: [*zip(*each.values(), strict=True)] for key, each in found.items()}
+
+
+@pytest.mark.parametrize(("model", "nth"), [("mlp", 0), ("cnn", 1)])
+def test_the_tables_of_units_of_pruning(model, nth):
+    head = "| Removed |"
+    before, after = PAGES["nn_pruning.md"].split(head)[nth : nth + 2]
+    found, rows = units(model), table(head + after, head)
+    assert rows.keys() == UNITS.keys()
+    for label, cells in rows.items():
+        for removed, cell in zip(SHARES, cells.values(), strict=True):
+            right, kept = found[UNITS[label], removed]
+            assert cell == f"{shown(right)} ({fmean(kept):,.0f})", (label, removed)
+    right, kept = found["dense", "0"]
+    stated = f"dense, it is {shown(right)} with {kept[0]:,} weights:"
+    assert " ".join(before.split()).endswith(stated)
+
+
+def test_what_is_said_of_units_of_pruning():
+    page = PAGES["nn_pruning.md"]
+    found = {model: units(model) for model in ("mlp", "cnn")}
+
+    def leads(model, removed, method, other):
+        """By how much each seed of a unit is before the same seed of the other."""
+        both = (found[model][each, removed][0] for each in (method, other))
+        return [one - two for one, two in zip(*both, strict=True)]
+
+    for model, removed in product(found, SHARES[:2]):
+        assert abs(fmean(leads(model, removed, "single", "blocks"))) < 0.004
+    (lost,) = said(page, r"At 95 % they are ([\d.]+) behind, in the perceptron with each of")
+    for model in found:
+        assert lost == round(fmean(leads(model, "0.95", "single", "blocks")), 3)
+    assert min(leads("mlp", "0.95", "single", "blocks")) > 0
+    (most,) = said(page, r"single weights at 50 %, within ([\d.]+) in the mean")
+    assert all(abs(fmean(leads(model, "0.5", "single", "channels-k"))) < most for model in found)
+    lost = said(
+        page, r"seeds, by ([\d.]+) in the perceptron and ([\d.]+) in the convolutional network,"
+    )
+    assert lost == [round(fmean(leads(m, "0.8", "single", "channels-k")), 3) for m in found]
+    assert all(min(leads(model, "0.8", "single", "channels-k")) > 0 for model in found)
+    shares = said(page, r"but they have ([\d.]+) and ([\d.]+) % of the weights that single ones")
+    left = [[fmean(f[m, "0.8"][1]) for m in ("channels-k", "single")] for f in found.values()]
+    assert shares == [round(100 * one / other) for one, other in left]
+    said(page, "keep more weights and are worse: at 80 and 95 %, behind those by number with each")
+    for model, removed in product(found, SHARES[1:]):
+        assert min(leads(model, removed, "channels-k", "channels")) > 0
+        one, other = (fmean(found[model][m, removed][1]) for m in ("channels", "channels-k"))
+        assert one > other
 
 
 # --- autoencoders ---
@@ -492,6 +744,57 @@ def test_the_table_of_autoencoders():
         assert max(of_task, key=of_task.get) == '`TopKSAE(selection="batch")`'
 
 
+def test_what_is_said_of_means_far_from_0():
+    settings, of = measured(Autoencoders, "sae", "sae_means")
+    page = PAGES["nn_autoencoders.md"]
+    page = page[page.index("## Means far from 0") :]
+    keys = product(settings["tasks"], settings["methods"])
+    found = {key: of(task=key[0], method=key[1]) for key in keys}
+    assert all(len(runs) == 5 for runs in found.values())
+
+    def values(mean, method, name="explained"):
+        return [getattr(each, name) for each in found[f"mean-{mean}", method]]
+
+    def leads(mean, method, other):
+        """By how much more each seed of a method explains than the same seed of the other."""
+        return [x - y for x, y in zip(values(mean, method), values(mean, other), strict=True)]
+
+    started = {"topk": "topk-initialized", "kofn-token": "kofn-token-initialized"}
+    said(page, "three deviations cost TopK a third of what is explained, and at ten nearly all of")
+    lost = 1 - fmean(values(3, "topk")) / fmean(values(0, "topk"))
+    assert round(3 * lost, 1) == 1.0
+    assert min(values(10, "topk", "dead")) > 0.97
+    said(page, "brings most of them back at three deviations, and less than half at ten")
+    for mean, low, high in ((3, 0.5, 1), (10, 0, 0.5)):
+        dead = (fmean(values(mean, each, "dead")) for each in ("kofn-token", "topk"))
+        kept, were = dead
+        assert low < 1 - kept / were < high
+    (more,) = said(
+        page, r"There it explains ([\d.]+) more, with each of the seeds, but at three no"
+    )
+    assert more == round(fmean(leads(10, "kofn-token", "topk")), 3)
+    assert min(leads(10, "kofn-token", "topk")) > 0 > min(leads(3, "kofn-token", "topk"))
+    (gain,) = said(
+        page, r"The auxiliary loss gains ([\d.]+) at three, with each of the seeds, and nothing"
+    )
+    assert gain == round(fmean(leads(3, "topk-auxk", "topk")), 3)
+    assert min(leads(3, "topk-auxk", "topk")) > 0 > fmean(leads(10, "topk-auxk", "topk"))
+    dead = (round(fmean(values(10, each, "dead")), 2) for each in ("topk-auxk", "topk"))
+    assert len({*dead}) == 1
+    (apart,) = said(page, r"three means are alike, to ([\d.]+) with each of the seeds,")
+    gains = said(page, r"its scale gains ([\d.]+) and ([\d.]+) after so few steps")
+    for method, gain in zip(started, gains, strict=True):
+        seeds = zip(*(values(mean, started[method]) for mean in (0, 3, 10)), strict=True)
+        assert max(max(each) - min(each) for each in seeds) <= apart
+        ahead = leads(0, started[method], method)
+        assert min(ahead) > 0
+        assert gain == round(fmean(ahead), 3)
+    said(page, "the few of TopK after `initialize` it brings back, too")
+    for mean in (0, 3, 10):
+        assert fmean(values(mean, started["topk"], "dead")) > 0
+        assert not any(values(mean, started["kofn-token"], "dead"))
+
+
 def test_the_table_of_balances_is_what_was_measured():
     _, of = measured(Balances, "balance", "balance")
     labels = {
@@ -515,30 +818,6 @@ def test_the_table_of_balances_is_what_was_measured():
             *(f"{small.violation:.2f}", f"{small.held_out:.2f}", f"{small.changed:.3f}"),
         ]
         assert [cell.strip() for cell in cells[label]] == found, method
-
-
-def test_the_times_of_the_readme_s_comparison_are_those_of_the_benchmark():
-    bench = (DOCS.parent / "benchmarks" / "results" / "bench.md").read_text(encoding="utf-8")
-    timed = table(bench[bench.index("### Attention: 1,024 × 1,024, k = 32, float32") :], "|  |")
-    names = {
-        "**`kofn.soft_topk`**": "soft_topk, logistic",
-        "`torch.topk`, straight-through": "torch.topk",
-        "sigmoid and your own bisection": "sigmoid, bisected",
-        "**`kofn.sparsemax`**": "sparsemax",
-        "`sparsemax` of the entmax package": "entmax.sparsemax",
-    }
-    ours = {
-        name: row["time"] for name, row in table(FRONT["README.md"], "| | its weights |").items()
-    }
-    assert {name for name, time in ours.items() if time} == {*names}
-    for name, measured_as in names.items():
-        row = timed[measured_as]
-        for said_as, way in zip(
-            ours[name].split(", "), ("forward", "forward + backward"), strict=True
-        ):
-            exact = float(row[way].split()[0])
-            places = len(said_as.partition(".")[2])
-            assert abs(float(said_as) - exact) <= 0.5 * 10**-places + 1e-9, (name, way, exact)
 
 
 def test_the_benchmark_of_assignments_writes_its_table_where_the_page_has_it():

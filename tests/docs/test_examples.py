@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from statistics import fmean
 
 import pytest
 import torch
@@ -85,6 +86,25 @@ def test_soft_gates_cannot_give_all_to_one_and_a_softmax_of_the_chosen_can(monke
     assert gates.both(scores)[0][0, 1] < 1e-3
     monkeypatch.setattr(gates, "STEPS", 20)
     assert all(gates.run(way, 0) >= 0 for way in gates.WAYS.values())
+
+
+@pytest.mark.full
+def test_the_readme_has_what_these_examples_print():
+    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    gates, sae = example("gates"), example("sae")
+    ways = (gates.soft, gates.stock)
+    soft, stock = (fmean(gates.run(way, seed) for seed in range(5)) for way in ways)
+    assert f"squared error is {soft:.3f} of the variance;" in page
+    assert f"divided by their sum, have {stock:.3f} (`python examples/gates.py`)" in page
+    found = {
+        name: [sae.run(name, seed) for seed in range(3)] for name in ("TopKSAE", "usual top-k")
+    }
+    (left, none), (usual, dead) = (
+        (fmean(each[i] for each in runs) for i in range(2)) for runs in found.values()
+    )
+    assert none == 0
+    assert f"none stays dead, against {100 * dead:.1f} % for the usual top-k" in page
+    assert f"({left:.3f} and {usual:.3f}; 500 steps, 3 seeds; `python examples/sae.py`)" in page
 
 
 def test_the_error_of_gates_is_a_share_of_the_variance(monkeypatch):

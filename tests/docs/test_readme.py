@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import readme
 from places import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -155,8 +154,3 @@ def test_what_is_said_of_the_entmax_package() -> None:
 
     assert twice(lambda row: entmax15(row, dim=-1)).isnan().any()
     assert twice(kofn.entmax).isfinite().all()
-
-
-def test_the_times_are_those_of_the_benchmark() -> None:
-    assert readme.written(README) == README
-    assert readme.written(README.replace("exact | yes | ", "exact | yes | 1")) == README

@@ -650,7 +650,12 @@ def test_targets_of_two_tasks_are_refused():
         ({"k": None, "costs": [2.0] * 8, "budget": 0.0}, ValueError, "budget must be .* got 0.0"),
         ({"k": None, "costs": [2.0] * 8, "budget": np.nan}, ValueError, "budget .* got nan"),
         ({"k": None, "costs": [2.0] * 8, "budget": "x"}, TypeError, "budget .* got 'x'"),
-        ({"groups": [1, 2]}, ValueError, r"one label per column, shape \(8,\); got \(2,\)"),
+        ({"groups": [1, 2]}, ValueError, r"one label per column, shape \(8,\); got \(2,\)$"),
+        (
+            {"groups": ["plan", "city"]},
+            ValueError,
+            r"got \(2,\); names of .* are a set, as \{'plan'",
+        ),
         ({"k": 5, "groups": list("aabbccdd")}, ValueError, r"1..n_groups \(here 1..4\), .* got 5"),
         ({"elimination": 1.5}, ValueError, r"elimination must be a number in \[0, 1\]; got 1.5"),
         ({"elimination": -0.1}, ValueError, "elimination must be .* got -0.1"),

@@ -212,6 +212,7 @@ def test_a_single_gate_that_the_model_does_not_normalize_needs_no_warning():
 
 REFUSED = {
     "no model": ([], {}, "models must name at least one of"),
+    "a model": ([torch.nn.Linear(2, 2)], {}, "got a Linear: give names, before models are made$"),
     "unknown": (["gpt2"], {}, r"models must be among \('mixtral', .* got 'gpt2'"),
     "selection": (["olmoe"], dict(selection="top"), "selection must be .* got 'top'"),
     "temperature": (["olmoe"], dict(temperature=-1.0), "temperature must be .* got -1.0"),

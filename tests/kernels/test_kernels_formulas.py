@@ -142,3 +142,16 @@ def test_a_formula_of_many_kinds_is_written_as_branches():
     for number in (0, 1, 4, 6):
         wanted = called(number, "quantile", np.float64(0.3))
         assert quantile(number, 0.3, 1.3) == pytest.approx(float(wanted))
+
+
+def _doubled(z):
+    low = 2 * z
+    return low + 0 * low
+
+
+def test_a_variable_may_have_the_name_of_what_other_links_take():
+    names = {"real": lambda like, value: value, "low": lambda kind, z: -z}
+    chosen = Chosen(Target({}, restated), "log_above", "z", names)
+    chosen.add(0, _doubled, {})
+    function = chosen.made("low(kind, z)")
+    assert (function(0, 3.0), function(1, 3.0)) == (6.0, -3.0)

@@ -69,7 +69,7 @@ def test_the_value_has_a_second_derivative_through_the_kernels(link, rng):
         return kofn.soft_topk_sum(x, k, link=link)
 
     assert torch.autograd.gradcheck(value, (x, k))
-    assert torch.autograd.gradgradcheck(value, (x, k))
+    assert torch.autograd.gradgradcheck(value, (x, k), fast_mode=True)
 
 
 BACKENDS = [

@@ -15,6 +15,7 @@ import kofn
 from kofn.losses import topk_kl
 from pairs import pairwise
 from ranks import run_on_ranks
+from support import each_compiler
 
 RNG = np.random.default_rng(28)
 N = 9
@@ -152,8 +153,9 @@ def test_the_gradient_is_q_less_p_on_the_tokens_and_shared_by_the_rest():
     assert x.grad.numpy() == pytest.approx(want, abs=1e-12)
 
 
+@each_compiler
 @pytest.mark.parametrize("reverse", [False, True])
-def test_it_compiles_exports_and_maps(reverse):
+def test_it_compiles_exports_and_maps(reverse, backend):
     ids, log_p = (torch.tensor(each) for each in teacher(3))
 
     def loss(x):
@@ -161,7 +163,7 @@ def test_it_compiles_exports_and_maps(reverse):
 
     x, y = (torch.tensor(X, requires_grad=True) for _ in range(2))
     torch._dynamo.reset()
-    torch.compile(loss, fullgraph=True)(x).backward()
+    torch.compile(loss, fullgraph=True, backend=backend)(x).backward()
     loss(y).backward()
     assert torch.allclose(x.grad, y.grad)
     assert torch.allclose(torch.func.grad(loss)(y.detach()), y.grad)

@@ -12,6 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from kofn import sparse_softmax
 from kofn.losses import softmax_loss, sparse_softmax_loss
 from pairs import pairwise
+from support import each_compiler
 
 RNG = np.random.default_rng(27)
 X = RNG.standard_normal((4, 6, 12)) * 2
@@ -102,8 +103,9 @@ def test_derivatives_of_every_order(of, way):
     assert np.asarray(hessian) == pytest.approx(torchs.numpy(), abs=1e-12)
 
 
+@each_compiler
 @pytest.mark.parametrize("of", SETS, ids=("several", "kept"))
-def test_it_compiles_and_exports(of):
+def test_it_compiles_and_exports(of, backend):
     x, y = (torch.tensor(X, requires_grad=True) for _ in range(2))
     labels = torch.tensor(LABELS)
 
@@ -111,7 +113,7 @@ def test_it_compiles_and_exports(of):
         return sparse_softmax_loss(x, labels, outside="kept", **of)
 
     torch._dynamo.reset()
-    torch.compile(loss, fullgraph=True)(x).backward()
+    torch.compile(loss, fullgraph=True, backend=backend)(x).backward()
     loss(y).backward()
     assert torch.allclose(x.grad, y.grad)
     module = type("Module", (torch.nn.Module,), {"forward": lambda self, x: loss(x)})()

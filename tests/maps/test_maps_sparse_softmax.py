@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kofn import metrics, softmax, sparse_softmax
 from kofn.losses import sparse_softmax_loss
 from pairs import pairwise
+from support import each_compiler
 
 RNG = np.random.default_rng(26)
 X = RNG.standard_normal((3, 4, 40)) * 2
@@ -180,8 +181,9 @@ def test_on_jax_derivatives_are_those_of_torch():
     assert not np.isnan(np.asarray(bad.reshape(12, 40)[1:])).any()
 
 
+@each_compiler
 @pytest.mark.parametrize("of", ["several", "kept"])
-def test_it_compiles_exports_and_maps(of):
+def test_it_compiles_exports_and_maps(of, backend):
     of = dict(kept=sets_of(warped(X, k=5))) if of == "kept" else SETS[0]
     kept = [torch.as_tensor(each) for each in of["kept"]] if "kept" in of else None
     of = of if kept is None else dict(kept=kept)
@@ -189,7 +191,7 @@ def test_it_compiles_exports_and_maps(of):
         call = lambda x, f=f: f(x, **of)  # noqa: E731
         x, y = (torch.tensor(X, requires_grad=True) for _ in range(2))
         torch._dynamo.reset()
-        answer = torch.compile(call, fullgraph=True)(x)
+        answer = torch.compile(call, fullgraph=True, backend=backend)(x)
         v = torch.randn_like(answer)
         answer.backward(v)
         call(y).backward(v)

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 from importlib import import_module
 
 import numpy as np
@@ -10,9 +11,10 @@ from sklearn.base import clone
 
 import kofn
 from kofn import _NAMES_ELSEWHERE, nn
-from kofn.arrays.names import KEYWORDS, plain
+from kofn.arrays.names import KEYWORDS, names_in, plain
 from kofn.feature_selection import SoftTopKSelector
 from kofn.links.table import OTHERS, TABLE
+from places import ROOT
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,13 @@ from kofn.links.table import OTHERS, TABLE
         ("nanquantile", "kofn.quantile(x, q, ignore_nan=True)"),
         ("TopKRouter", "kofn.nn.TopKRouter"),
         ("ksubset", "kofn.KSubset"),
+        ("SoftTopK", "kofn.nn.SoftTopK"),
+        ("am_softmax", "kofn.losses.am_softmax"),
+        ("AMSoftmax", "kofn.losses.am_softmax"),
+        ("renyi_entropy", "kofn.metrics.renyi_entropy"),
+        ("rebar", "kofn.estimators.rebar"),
+        ("ThreTopK", "kofn.soft_topk(x, k)"),
+        ("gradtopk", "kofn.KSubset(x, k).marginals()"),
     ],
 )
 def test_a_name_of_elsewhere_says_which_one_is_meant(name, meant):
@@ -41,6 +50,24 @@ def test_another_name_is_only_missing(name):
     with pytest.raises(AttributeError) as error:
         getattr(kofn, name)
     assert str(error.value) == f"module 'kofn' has no attribute {name!r}"
+
+
+@pytest.mark.parametrize("room", kofn._ROOMS)
+def test_names_of_a_room_are_read_from_its_source(room):
+    assert names_in(f"kofn.{room}") == [*import_module(f"kofn.{room}").__all__]
+
+
+def test_terms_of_the_articles_lead_to_what_computes_them():
+    page = (ROOT / "docs" / "from_the_articles.md").read_text(encoding="utf-8")
+    rows = page.partition("| Term | kofn |")[2].partition("\n\n")[0].splitlines()[2:]
+    terms = [
+        term.replace("-", "_")
+        for row in rows
+        for term in re.split("[,;] ", row.split("|")[1].strip())
+        if re.fullmatch("[A-Z][A-Za-z-]+", term)
+    ]
+    assert {"ThreTopK", "GradTopK", "SMART", "EXACT", "STk", "Perturb_Max"} <= {*terms}
+    assert [term for term in terms if "; you may mean kofn." not in kofn._missing(term)] == []
 
 
 def test_what_is_meant_exists():
@@ -70,6 +97,15 @@ def test_each_room_answers_for_names_of_others_with_its_own(room):
         assert plain(meant) == plain(own)  # both a class and its function may be meant
     with pytest.raises(AttributeError, match=r"attribute '__wrapped__'$"):
         module.__wrapped__  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("Router", "TopKRouter"), ("MoE", "TopKRouter"), ("TopK", "SoftTopK"), ("SAE", "TopKSAE")],
+)
+def test_modules_by_shorter_names_lead_to_ours(name, own):
+    with pytest.raises(AttributeError, match=f"you may mean kofn.nn.{own}$"):
+        getattr(nn, name)
 
 
 X = np.array([2.0, 1.0, 0.5])

@@ -3,6 +3,7 @@
 XLA makes two devices of one processor only in a process that starts so: this file is its script.
 """
 
+import os
 import re
 import sys
 
@@ -112,28 +113,24 @@ def check(call, ways):
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    for each in calls(sys.argv[1]):
-        if re.fullmatch(sys.argv[1], each.name):
-            check(each, SOME_WAYS if sys.argv[1] == SOME else WAYS[2 * (each.name == PLAIN) :])
-            let_go_of_many()
+    for names, os.environ["KOFN_KERNELS"] in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        for each in calls(names):
+            if re.fullmatch(names, each.name):
+                check(each, SOME_WAYS if names == SOME else WAYS[2 * (each.name == PLAIN) :])
+                let_go_of_many()
     print("done", flush=True)
-
-
-def run(names, kernels):
-    return as_program(__file__, names, devices=2, KOFN_KERNELS=kernels)
 
 
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="not in JAX before 0.7")
 @pytest.mark.parametrize(
-    ("names", "kernels"),
+    "names_and_kernels",
     [
-        (SOME, "on"),
-        (PLAIN, "reference"),
-        pytest.param(".*", "on", marks=pytest.mark.full),
-        pytest.param(".*", "reference", marks=pytest.mark.full),
+        (SOME, "on", PLAIN, "reference"),
+        pytest.param((".*", "on"), marks=pytest.mark.full),
+        pytest.param((".*", "reference"), marks=pytest.mark.full),
     ],
-    ids=["some", "array code", "all", "all in array code"],
+    ids=["some", "all", "all in array code"],
 )
-def test_arrays_on_an_explicit_mesh_have_the_answers_of_whole_ones(names, kernels):
-    found = run(names, kernels)
+def test_arrays_on_an_explicit_mesh_have_the_answers_of_whole_ones(names_and_kernels):
+    found = as_program(__file__, *names_and_kernels, devices=2)
     assert found.stdout == "done\n", found.stdout[-3000:] + found.stderr[-2000:]

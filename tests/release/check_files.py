@@ -65,7 +65,7 @@ def check_metadata(text: bytes, version: str) -> None:
     assert metadata.description_content_type == "text/markdown"
     assert metadata.description == (ROOT / "README.md").read_text(encoding="utf-8")
     needed = {each.name for each in metadata.requires_dist or () if "extra" not in str(each.marker)}
-    assert needed == {"array-api-compat", "numpy"}, needed
+    assert needed == {"numpy"}, needed
 
 
 def kernels(platform: str) -> set[str]:

@@ -169,10 +169,10 @@ def test_numbers_for_k_and_temperature_are_what_arrays_of_them_are():
         assert torch.equal(*slopes)
 
 
-@pytest.mark.parametrize(
-    "first", ["torch, kofn", pytest.param("kofn, torch", marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("first", ["torch, kofn", "kofn, torch"])
 def test_the_first_call_of_a_process_may_be_a_compiled_one(first):
+    """The ordinary run has package/test_package.py's, which loads what is loaded late as well."""
     code = f"""
 import {first}
 torch.set_num_threads(1)

@@ -156,7 +156,7 @@ def _of_torch(
 
 def _recorded(*call: Any) -> Any:
     # An import statement takes half a microsecond, even for a module that is there.
-    name = "kofn.adapters.torch.eager"
+    name = f"{__package__}.torch.eager"
     return (sys.modules.get(name) or import_module(name)).recorded(*call)
 
 

@@ -20,6 +20,7 @@ from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
 MOST = 256
 """Calls that are kept; before there are more, all are forgotten."""
 
+_EAGER = f"{__package__}.torch.eager"
 _kept: dict[Any, Any] = {}
 """By all but the scores: their Call of adapters/torch/eager.py, or whether there is one."""
 
@@ -33,7 +34,7 @@ def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: An
         return None
     learned = scores.requires_grad and sys.modules["torch"].is_grad_enabled()
     if learned:
-        return sys.modules["kofn.adapters.torch.eager"].apply(call, scores)
+        return sys.modules[_EAGER].apply(call, scores)
     found, _, lost = call.ready(scores, learned)
     return None if lost else found
 
@@ -44,13 +45,15 @@ def gates(
     """Return (gates, indices) of a normalized mixture, by one node of autograd; None as `answer`.
 
     The bias is per entry, or None. The function `again` of scores and indices returns gates that
-    have second derivatives.
+    have second derivatives. None as well where a row has a NaN, which spoils its gates.
     """
     call = _kept_of(GATES, scores, k, link, temperature) if type(k) is int and k > 0 else None
-    if not call or not scores.equal(scores):  # a NaN spoils the gates of a row
+    if not call:
         return None
-    if bias is not None and (not of_torch.state.is_plain(bias) or bias.shape != scores.shape[-1:]):
-        return None
+    if bias is not None:
+        if not of_torch.state.is_plain(bias) or bias.shape != scores.shape[-1:]:
+            return None
+        bias = bias.resolve_neg().to(scores.dtype).contiguous()
     from kofn.adapters.torch.gates import apply
 
     found, indices = apply(call, again, scores, bias)

@@ -222,7 +222,7 @@ def check_dim(dim: object, ndim: int) -> int:
     if type(dim) is int and -ndim <= dim < 0:
         return dim
     if isinstance(dim, NO_NUMBERS) or not isinstance(dim, (int, np.integer)):
-        raise TypeError(f"dim must be an integer; got {shown(dim)}")
+        raise TypeError(f"dim must be an integer; got {shown(dim)}{static_hint('dim', dim)}")
     if not -ndim <= dim < ndim:
         raise ValueError(
             f"dim must be in [{-ndim}, {ndim - 1}] for a {ndim}-dimensional array; got {dim}"
@@ -341,7 +341,9 @@ def check_per_row(
 def check_flag(name: str, value: object) -> bool:
     """Return True or False; a string such as "no" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False; got {shown(value)}")
+        raise TypeError(
+            f"{name} must be True or False; got {shown(value)}{static_hint(name, value)}"
+        )
     return bool(value)
 
 

@@ -14,6 +14,8 @@ from kofn.arrays.typing import ArrayT
 
 State = TypeVar("State")
 
+_OURS = __package__.removesuffix("arrays")
+
 
 def zeros_of(x: ArrayT) -> ArrayT:
     """Return zeros like `x` that depend on `x`, so that jax.vmap batches them too.
@@ -114,7 +116,7 @@ def _called() -> str:
     public, frame = "this function", sys._getframe(1).f_back
     while frame is not None:
         name = frame.f_code.co_qualname
-        own = str(frame.f_globals.get("__name__")).startswith("kofn.")
+        own = str(frame.f_globals.get("__name__")).startswith(_OURS)
         if own and not name.startswith("_") and "<" not in name:
             public = name
         frame = frame.f_back

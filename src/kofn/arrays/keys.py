@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import Array, dtype_name, is_jax, namespace
 from kofn.arrays.typing import ArrayT
@@ -38,7 +36,7 @@ def without_negative_zeros(x: ArrayT) -> ArrayT:
         return x + 0.0
     # By the bits: XLA may take a subnormal number for 0 and compare so.
     bits: Any = _seen_as(x, f"int{8 * x.dtype.itemsize}")
-    bits = namespace(x).where(bits == np.iinfo(bits.dtype).min, 0, bits)
+    bits = namespace(x).where(bits == -_greatest(bits) - 1, 0, bits)
     return _seen_as(bits, dtype_name(x))
 
 
@@ -49,10 +47,15 @@ def with_one_nan(x: Array) -> Array:
 
 def _flipped(bits: Any) -> Any:
     """Reverse the order of negative floats, which as integers are ordered by size."""
-    info = np.iinfo(dtype_name(bits))
+    greatest = _greatest(bits)
     if is_dtensor(bits):  # which PyTorch shifts wrongly
-        return namespace(bits).where(bits < 0, bits ^ info.max, bits)
-    return bits ^ ((bits >> (info.bits - 1)) & info.max)
+        return namespace(bits).where(bits < 0, bits ^ greatest, bits)
+    return bits ^ ((bits >> greatest.bit_length()) & greatest)
+
+
+def _greatest(integers: Any) -> int:
+    """Return the greatest number of a type of signed integers."""
+    return (1 << (8 * integers.dtype.itemsize - 1)) - 1
 
 
 def _seen_as(x: Any, dtype: str) -> Any:

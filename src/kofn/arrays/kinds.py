@@ -45,7 +45,7 @@ def framework(x: object) -> str | None:
     return "numpy" if is_numpy(x) else None
 
 
-_OF_TORCH = "kofn.arrays.torch.namespace"
+_OF_TORCH = f"{__package__}.torch.namespace"
 
 
 def namespace(x: ArrayT) -> Namespace[ArrayT]:
@@ -58,12 +58,10 @@ def namespace(x: ArrayT) -> Namespace[ArrayT]:
 
 def namespace_of(kind: str) -> Namespace[Any]:
     """Return the array-API namespace of a framework."""
-    # array_api_compat.array_namespace uses a cached function; torch.compile warns about it.
     if kind == "torch":
-        import kofn.arrays.torch.namespace
+        from kofn.arrays.torch import namespace as xp
 
-        xp: Any = kofn.arrays.torch.namespace
-        return xp
+        return xp  # type: ignore[return-value]
     return np if kind == "numpy" else sys.modules["jax"].numpy  # type: ignore[return-value]
 
 
@@ -120,16 +118,13 @@ def most_precise_dtype(x: Array) -> DType:
     return namespace(x).float64
 
 
-LEAST_IN_PLAY = {
-    "float16": -65504.0 / 2,
-    "bfloat16": -(2 - 2.0**-7) * 2.0**126,
-    "float32": float(np.finfo(np.float32).min) / 2,
-    "float64": float(np.finfo(np.float64).min) / 2,
-}
+# Binary digits after the point, and the greatest exponent.
+_FORMATS = {"float16": (10, 15), "bfloat16": (7, 127), "float32": (23, 127), "float64": (52, 1023)}
 
-EPSILONS = {"bfloat16": 2.0**-7} | {
-    name: float(np.finfo(name).eps) for name in FLOATS if name != "bfloat16"
-}
+EPSILONS = {name: 2.0**-digits for name, (digits, _) in _FORMATS.items()}
+GREATEST = {name: (2 - EPSILONS[name]) * 2.0**most for name, (_, most) in _FORMATS.items()}
+SMALLEST_NORMAL = {name: 2.0 ** (1 - most) for name, (_, most) in _FORMATS.items()}
+LEAST_IN_PLAY = {name: -greatest / 2 for name, greatest in GREATEST.items()}
 
 
 def epsilon(x: Array) -> float:
@@ -208,10 +203,8 @@ def scalar(like: ArrayT, value: float) -> ArrayT:
 
 
 def clip(x: ArrayT, low: float, high: float) -> ArrayT:
-    """Return `x`, limited to a range.
-
-    array-api-compat asks whether the ends are NaN, which torch.compile cannot trace where it has
-    made symbols of numbers.
+    """Return `x`, limited to a range; of tensors without a question whether an end is NaN, which
+    torch.compile cannot trace where it has made symbols of numbers.
     """
     if is_torch(x):
         return x.clamp(low, high)  # type: ignore[return-value]  # of the kind of x

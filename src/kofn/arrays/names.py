@@ -6,12 +6,17 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 KEYWORDS = {
     "temperature": "tau T temp eps epsilon sigma lam",
     "k": "top_k topk num_selected num_experts_per_tok n_features_to_select k_features",
     "link": "kernel activation cdf",
+    "score_function": "score_func scoring_func moe_router_score_function",
+    "normalize": "norm_topk_prob renormalize route_norm normalize_gates",
+    "balance": "load_balance_coeff bias_update_rate bias_update_speed",
+    "schedule": "steps n_steps num_steps total_steps",
     "random_state": "seed rng",
     "n": "num_features n_features size length",
     "hidden_size": "dim d_model hidden_dim model_dim",
@@ -31,16 +36,34 @@ def meant(module: str, name: str, known: Mapping[str, str]) -> str:
     from difflib import get_close_matches
 
     # Tools ask every module for names such as __wrapped__.
-    close = [] if name.startswith("_") else get_close_matches(plain(name), known, 1, cutoff=0.8)
+    close = [name] if name in known else get_close_matches(plain(name), known, 1, cutoff=0.8)
+    close = [] if name.startswith("_") else close
     hint = f"; you may mean {module}.{known[close[0]]}" if close else ""
     return f"module {module!r} has no attribute {name!r}{hint}"
 
 
-def answer_for_others(module: str, names: Iterable[str]) -> None:
-    """Have a module answer for a name that it lacks, with the nearest of its own."""
+def names_in(module: str) -> list[str]:
+    """Return the `__all__` of a module of ours that may not be loaded, from its source."""
+    import ast
+    from importlib.util import find_spec
+
+    found = find_spec(module)
+    source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    for each in ast.parse(source).body:
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(each.value)
+            return names
+    return []
+
+
+def answer_for_others(module: str, names: Iterable[str], **others: str) -> None:
+    """Have a module answer for a name that it lacks, with the nearest of its own.
+
+    `others` are words of others for some of them.
+    """
 
     def missing(name: str) -> object:
-        raise AttributeError(meant(module, name, {plain(own): own for own in names}))
+        raise AttributeError(meant(module, name, others | {plain(own): own for own in names}))
 
     # Not by a `def` in the module, for which type checkers would accept every name.
     sys.modules[module].__dict__["__getattr__"] = missing

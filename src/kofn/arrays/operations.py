@@ -67,7 +67,7 @@ def divided_as(x: ArrayT, like: Array) -> ArrayT:
 
 
 def cumulative_sums(x: ArrayT) -> ArrayT:
-    """Return Σ_{j ≤ i} x_j along the last axis; torch.compile cannot trace array_api_compat's."""
+    """Return Σ_{j ≤ i} x_j along the last axis."""
     return x.cumsum(-1) if is_torch(x) else namespace(x).cumsum(x, axis=-1)  # type: ignore[return-value]  # of the kind of x
 
 

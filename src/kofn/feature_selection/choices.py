@@ -164,7 +164,12 @@ def _members(groups: Any, n: int) -> np.ndarray:
         return np.arange(n)
     labels = np.asarray(groups)
     if labels.shape != (n,):
-        raise ValueError(f"groups must have one label per column, shape ({n},); got {labels.shape}")
+        named = all(isinstance(each, str) for each in labels.flat)
+        hint = (
+            "; names of columns before an encoder are a set, as {'plan', 'city'}" if named else ""
+        )
+        allowed = f"one label per column, shape ({n},)"
+        raise ValueError(f"groups must have {allowed}; got {labels.shape}{hint}")
     # Numbered by first appearance, so that renaming the groups changes nothing.
     seen: dict[Any, int] = {}
     # As objects: an array of 1 and "1" would hold two equal strings.

@@ -14,8 +14,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from kofn.arrays.kinds import Array
 from kofn.kernels import cpu, gpu, missing, own
 from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
@@ -197,9 +195,19 @@ class KnapsackKernels(Protocol):
         """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
 
 
+class SumKernels(Protocol):
+    """The functions of a backend for a `Sum` of cpu/rows/passes.py, of weights (…, n)."""
+
+    def terms(self, of: Any, p: Array, numbers: tuple[float, ...]) -> Any:
+        """Return its sums of each row, (…), or (count, …) of more than one."""
+
+    def slopes(self, of: Any, p: Array, cotangent: Array, numbers: tuple[float, ...]) -> Any:
+        """Return the cotangents of the weights."""
+
+
 class Backend(NamedTuple):
     """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
-    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels and KnapsackKernels.
+    SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 
     serves: Callable[[Array, str], bool]
@@ -208,18 +216,20 @@ class Backend(NamedTuple):
     choice: str | None = None
     noise: str | None = None
     knapsack: str | None = None
+    sums: str | None = None
 
 
 BACKENDS = (
     Backend(
         cpu.serves,
-        "kofn.kernels.cpu.rows.launch",
-        "kofn.kernels.cpu.subsets.launch",
-        "kofn.kernels.cpu.choice.launch",
-        "kofn.kernels.cpu.passes.noise",
-        "kofn.kernels.cpu.knapsack.launch",
+        f"{cpu.__name__}.rows.launch",
+        f"{cpu.__name__}.subsets.launch",
+        f"{cpu.__name__}.choice.launch",
+        f"{cpu.__name__}.passes.noise",
+        f"{cpu.__name__}.knapsack.launch",
+        f"{cpu.__name__}.passes.sums",
     ),
-    Backend(gpu.serves, "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"),
+    Backend(gpu.serves, f"{gpu.__name__}.rows.launch", f"{gpu.__name__}.subsets.launch"),
 )
 
 
@@ -260,23 +270,25 @@ def serving_of(
 
 def copies() -> Any:
     """Return the functions that copy segments to dense rows and back; see cpu/passes."""
-    return module("kofn.kernels.cpu.passes.segments")
+    return module(f"{cpu.__name__}.passes.segments")
 
 
 def ready() -> Any:
     """Return the kernels of short calls on tensors in main memory; see cpu/ready.py."""
-    return module("kofn.kernels.cpu.ready")
+    return module(f"{cpu.__name__}.ready")
 
 
 def blocks(link: Any = None) -> Any:
     """Return the functions of a block of a row, for this link if one is given; see cpu/passes."""
-    kernels = module("kofn.kernels.cpu.passes.blocks") if wanted() else None
+    kernels = module(f"{cpu.__name__}.passes.blocks") if wanted() else None
     served = link is None or kernels is None or kind_of(link) in kernels.SERVED
     return kernels if served else None
 
 
 def threads() -> int:
     """Return how many threads work on NumPy arrays: KOFN_NUM_THREADS, else one per processor."""
+    import numpy as np
+
     from kofn.kernels.cpu.runtime import pool
 
     return pool.wanted(np.empty(0))
@@ -315,13 +327,13 @@ def module(name: str) -> Any:
 
 @lru_cache
 def _imported(name: str) -> Any:
-    if name.startswith(f"{cpu.__name__}."):
-        from kofn.kernels.cpu.check import holds
-
-        if not holds():
-            return None
     try:
+        if name.startswith(f"{cpu.__name__}."):
+            from kofn.kernels.cpu.check import holds
+
+            if not holds():
+                return None
         return import_module(name)
-    except ImportError as error:  # no library, and Numba, or Triton, is not installed
+    except ImportError as error:  # no library, and Numba, or Triton, is not installed; or no files
         missing.note(error)
         return None

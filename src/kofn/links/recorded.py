@@ -51,6 +51,7 @@ def target(operator: Operator, constant: Constant, **words: Any) -> tuple[Target
         "log_chance": named["log"],
         "log_rest": lambda s: named["log"](1 - s),
         "log1p": lambda z: named["log"](1 + z),
+        "expm1": lambda u: named["exp"](u) - 1,
         "expm2": lambda u: named["exp"](u) - 1 - u,
     }
     return Target(named | made | words, rebound), Number

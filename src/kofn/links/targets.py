@@ -95,8 +95,7 @@ def flaw_of(formula: FunctionType, words: Container[str]) -> str | None:
     except (OSError, SyntaxError, ValueError, AssertionError):
         return "its source cannot be read"
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    own = {node.id for node in named if isinstance(node.ctx, ast.Store)}
-    own |= {each.arg for each in tree.args.args}
+    own = variables_of(tree) | {each.arg for each in tree.args.args}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             return f"it takes `{ast.unparse(node)}`; name the number, or a word, outside of it"
@@ -152,6 +151,8 @@ class Chosen:
         """Add a kind's formula; arguments that are `given` are computed so."""
         tree = parsed(formula)
         own = {name: f"{name}_{number}" for name in names_of(formula) if not is_word(formula, name)}
+        # A variable may be called as what another branch takes from outside.
+        own |= {name: f"{name}_{number}" for name in variables_of(tree) & {*self.names}}
         for name in names_of(formula):
             self.names[own.get(name, name)] = self.target.named(formula, name)
         body = [Renamed(own).visit(each) for each in tree.body]
@@ -174,6 +175,12 @@ class Chosen:
         constants = {name for name, value in self.names.items() if isinstance(value, float)}
         tree = Typed(self.takes.split(",")[0], constants).visit(tree)
         return written(ast.unparse(ast.fix_missing_locations(tree)), self.name, self.names)
+
+
+def variables_of(tree: ast.AST) -> set[str]:
+    """Return the names that a formula gives to what it computes."""
+    named = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in named if isinstance(node.ctx, ast.Store)}
 
 
 class Renamed(ast.NodeTransformer):

@@ -19,6 +19,7 @@ __all__ = [
     "erfc",
     "exp",
     "exp_in_reach",
+    "expm1",
     "expm2",
     "far",
     "far_tail",
@@ -29,10 +30,12 @@ __all__ = [
     "log",
     "log1p",
     "log_chance",
+    "log_of_any",
     "log_rest",
     "normal_tail",
     "over",
     "power",
+    "raised",
     "reach",
     "rounding",
     "size",
@@ -65,6 +68,11 @@ def log_chance(q: Real) -> Real:
     return namespace(q).log(q)
 
 
+def log_of_any(z: Real) -> Real:
+    """log z of any z > 0, which compiled code's `log` has of normal numbers; NaN for z < 0."""
+    return namespace(z).log(z)
+
+
 def log1p(z: Real) -> Real:
     return namespace(z).log1p(z)
 
@@ -82,6 +90,11 @@ def power(base: Real, exponent: Real) -> Real:
     """base^exponent for base ≥ 0 and a positive exponent."""
     some = base > 0
     return where(some, exp(exponent * log(where(some, base, 1.0))), 0.0)
+
+
+def raised(base: Real, log_base: Real, exponent: Real) -> Real:
+    """base^exponent for base > 0, of which compiled code takes the logarithm."""
+    return base**exponent
 
 
 def where(condition: Real, a: Real, b: Real) -> Real:
@@ -140,6 +153,11 @@ def farthest(z: Real) -> float:
 
 def erfc(z: Real) -> Real:
     return special(z).erfc(z)
+
+
+def expm1(u: Real) -> Real:
+    """e^u − 1 for −0.71 ≤ u ≤ 0.71."""
+    return namespace(u).expm1(u)
 
 
 def expm2(u: Real) -> Real:

@@ -11,13 +11,15 @@ import numpy as np
 from kofn.adapters import route
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
 from kofn.losses.reduced import missed, reduced
 from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
-from kofn.operations.logarithms import LOG_WEIGHTS
+from kofn.operations.logarithms import LOG_AT_LABELS, LOG_WEIGHTS
 from kofn.operations.topk import wide_weights
 from kofn.rows.given import Given, without_deleted
+from kofn.solver.reductions import DENSE
 
 __all__ = [
     "accuracy_loss",
@@ -82,10 +84,21 @@ def topk_cross_entropy(
     with checked.form.quiet():
         total: Any = None
         for number, share in shares:
-            one = route.answer(LOG_WEIGHTS, checked._replace(k=float(number)))
+            one = _logarithms(checked._replace(k=float(number)), labels)
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
-        return missed(total, labels, reduction)
+        return missed(total, labels, reduction, unlimited=True)
+
+
+def _logarithms(given: Given, target: Target) -> Any:
+    """Return log p of rows: of their labels, if there is one each, or of all entries."""
+    numbers = type(given.temperature) is float and type(given.link.alpha) in (float, type(None))
+    usual = given.form.kind == "torch" and not given.is_half and given.over is DENSE
+    if usual and numbers and target.labels is not None and is_at_hand(given.scores):
+        found = route.by_kernel(LOG_AT_LABELS, given, target.labels)
+        if found is not None:
+            return found
+    return route.answer(LOG_WEIGHTS, given)
 
 
 def epsilon_cross_entropy(

@@ -36,7 +36,8 @@ def reduced(
     weight = None if plain_mean else target.row_weight
     if counted is not None:
         loss, weight = of_counted(loss, counted, weight)
-    return over_rows(loss, weight, reduction)
+        total = None
+    return over_rows(loss, weight, reduction, total)
 
 
 def of_counted(loss: ArrayT, counted: Array, weight: Array | None) -> tuple[ArrayT, Array]:
@@ -46,12 +47,15 @@ def of_counted(loss: ArrayT, counted: Array, weight: Array | None) -> tuple[Arra
     return xp.where(counted, loss, 0.0), xp.where(counted, weight, 0.0)
 
 
-def over_rows(loss: ArrayT, weight: Array | None, reduction: str) -> ArrayT:
-    """Return the losses of rows as they are, their sum, or their mean, by weights or flags."""
+def over_rows(loss: ArrayT, weight: Array | None, reduction: str, total: Any = None) -> ArrayT:
+    """Return the losses of rows as they are, their sum, or their mean, by weights or flags.
+
+    The sum may be known.
+    """
     if reduction == "none":
         return loss
     xp = namespace(loss)
-    total = xp.sum(loss)
+    total = xp.sum(loss) if total is None else total
     if reduction == "sum":
         return total
     if weight is None:
@@ -111,7 +115,7 @@ def _counted(target: Target) -> Array | None:
     return None if math.prod(x.shape) > 0 and is_at_hand(x) and bool(playing.all()) else playing
 
 
-def missed(values: ArrayT, target: Target, reduction: str) -> ArrayT:
+def missed(values: ArrayT, target: Target, reduction: str, *, unlimited: bool = False) -> ArrayT:
     """Return minus the mean of values over a row's labels, weighted and reduced."""
     losses: Any = -mean_over_labels(target, values)
-    return reduced(weighted(losses, target), target, reduction)
+    return reduced(weighted(losses, target), target, reduction, unlimited=unlimited)

@@ -99,7 +99,8 @@ class Target(NamedTuple):
             return (1 - self.smoothing) * own + self.smoothing * even
         if self.labels is None:
             return _chosen_terms(self.dense(), values)
-        term = at_labels(values, self.labels)
+        one = values.ndim < self.scores.ndim  # they are those of the labels
+        term = values if one else at_labels(values, self.labels)
         term = term if self.used is None else xp.where(self.used, term, 0.0)
         return term if self.valid is None else term * self.valid
 

@@ -31,6 +31,11 @@ class Gating(NamedTuple):
     sigmoid: bool = False
 
     @property
+    def softly(self) -> bool:
+        """Return whether the gates are a softmax of those that are chosen."""
+        return self.mixture and self.normalize and not self.sigmoid
+
+    @property
     def soft(self) -> dict[str, Any]:
         """Return the arguments that the soft top-k maps share."""
         return dict(link=self.link, temperature=self.temperature)
@@ -49,12 +54,8 @@ def token_choice(
     `mask` has the batch shape; a row where it is False gets gates of 0. `indices` are of a
     choice that was not made by the scores.
     """
-    softly = gating.mixture and gating.normalize and not gating.sigmoid
-    if mask is None and indices is None and softly:
-        found = short.gates(
-            scores, k, gating.link, gating.temperature, bias,
-            lambda x, at: token_choice(x, k, gating, indices=at)[0],
-        )  # fmt: skip
+    if mask is None and indices is None and gating.softly:
+        found = choice_at_once(scores, k, gating, bias)
         if found is not None:
             return found
     rows = None if mask is None else mask[..., None]
@@ -69,6 +70,14 @@ def token_choice(
     if gating.mixture:
         gates = gates_of_mixture(scores, gates, chosen, gating, rows)
     return gates, chosen
+
+
+def choice_at_once(scores: Any, k: int, gating: Gating, bias: Array | None) -> Any:
+    """Return what `token_choice` does, softly, if compiled code can; or None."""
+    return short.gates(
+        scores, k, gating.link, gating.temperature, bias,
+        lambda x, at: token_choice(x, k, gating, indices=at)[0],
+    )  # fmt: skip
 
 
 def gates_of_mixture(

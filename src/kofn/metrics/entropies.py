@@ -11,10 +11,80 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, namespace, scalar
 from kofn.arrays.typing import ArrayT
-from kofn.rows.given import weights_in_play
+from kofn.links.vocabulary import Real, expm1, log_of_any, raised, where
+from kofn.metrics.sums import Sum, answer
+from kofn.rows.given import masked_weights
 
 HUGE = 1e30
 """An alpha for which Rényi's entropy equals the limit, to every digit: ln n/alpha is left."""
+
+NAN, INFINITY, MOST = math.nan, math.inf, 1e38
+
+
+def _shannon(p: Real) -> tuple[Real]:
+    return (-p * log_of_any(where(p == 0, 1.0, p)),)
+
+
+def _shannon_slope(p: Real) -> tuple[Real]:
+    return (where(p == 0, 0.0, -log_of_any(where(p == 0, 1.0, p)) - 1.0),)
+
+
+ENTROPY = Sum(__name__, "ENTROPY", _shannon, _shannon_slope)
+
+
+def _powers(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
+    """p^α and (p − p^α)/e, e = α − 1, whose slope at p = 0 is at_zero, where 0^α = 0."""
+    p = where(p < 0, NAN, p)
+    some = p != 0
+    safe = where(some, p, 1.0)
+    logs = log_of_any(safe)
+    by = e * logs
+    # Near α = 1 and near p = 1 the difference would cancel; far from them the power is exact.
+    near = by * by < 0.5
+    small = -p * expm1(where(near, by, 0.0)) / e
+    high = where(some, raised(safe, logs, alpha), 0.0)
+    return high, where(some, where(near, small, (p - high) / e), at_zero * p)
+
+
+def _power_slopes(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
+    p = where(p < 0, NAN, p)
+    some = p != 0
+    safe = where(some, p, 1.0)
+    logs = log_of_any(safe)
+    by = e * logs
+    near = by * by < 0.5
+    ratio = raised(safe, logs, e)
+    steep = alpha * where(ratio == INFINITY, MOST, ratio)  # for α = 0 no 0·∞
+    small = -1.0 - alpha / e * expm1(where(near, by, 0.0))
+    return where(some, steep, 0.0), where(some, where(near, small, (1.0 - steep) / e), at_zero)
+
+
+def _tsallis(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real]:
+    _, term = _powers(p, alpha, e, at_zero)
+    return (term,)
+
+
+def _tsallis_slope(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real]:
+    _, slope = _power_slopes(p, alpha, e, at_zero)
+    return (slope,)
+
+
+TSALLIS = Sum(__name__, "TSALLIS", _tsallis, _tsallis_slope, numbers=3)
+
+
+def _of_powers(
+    powers: Array, share: Array, alpha: float, e: float, at_zero: float, total: Array
+) -> Array:
+    """Return ln(Σp^α/Σp)/(1 − α)."""
+    return _logarithm(powers / total, share / total, e)
+
+
+RENYI = Sum(__name__, "RENYI", _powers, _power_slopes, numbers=3, count=2, outer=_of_powers)
+
+
+def _numbers(alpha: float) -> tuple[float, float, float]:
+    e = alpha - 1
+    return alpha, e, 1 / e if e > 0 else 0.0
 
 
 def tsallis_entropy(
@@ -47,9 +117,9 @@ def tsallis_entropy(
         [3.0, 1.3863, 0.75]
     """
     alpha = check_number("alpha", alpha, low=0.0, allowed="a finite number ≥ 0", arrays=False)
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     with form.quiet():
-        return form.xp.sum(_powers(p, alpha)[1], axis=-1)
+        return answer(ENTROPY, p) if alpha == 1 else answer(TSALLIS, p, *_numbers(alpha))
 
 
 def renyi_entropy(
@@ -84,7 +154,7 @@ def renyi_entropy(
     allowed = "a number ≥ 0, or infinity"
     infinite = isinstance(alpha, (float, np.floating)) and alpha == math.inf
     alpha = HUGE if infinite else check_number("alpha", alpha, low=0, allowed=allowed, arrays=False)
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     with form.quiet():
         return _renyi(p, alpha) if p.shape[-1] else form.xp.sum(p, axis=-1)
 
@@ -106,38 +176,16 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     q = p / unit[..., None]
     if alpha <= 1:  # of Σq as of the powers
         q = xp.where(q == 0, 0.0, q)
-    raised, terms = _powers(q, alpha)
-    total, tsallis = xp.sum(q, axis=-1), xp.sum(terms, axis=-1)
+    total: Any = xp.sum(q, axis=-1)
     total = xp.where(total == 0, 1.0, total)
-    log_ratio: Any = _logarithm(xp.sum(raised, axis=-1) / total, tsallis / total, alpha - 1)
-    return -xp.log(unit) + log_ratio
+    if alpha == 1:
+        return answer(ENTROPY, q) / total - xp.log(unit)
+    return answer(RENYI, q, *_numbers(alpha), beside=(total,)) - xp.log(unit)
 
 
 def _logarithm(ratio: Array, share: Array, e: float) -> Array:
     """Return −ln(ratio)/e for ratio = 1 − e·share, from the more accurate of the two."""
     xp = namespace(ratio)
-    if e == 0:
-        return share
     far = (ratio > 0) & (xp.abs(e * share) > 0.5)
     of_ratio = xp.log(xp.where(far, ratio, 1.0))
     return -xp.where(far, of_ratio, xp.log1p(xp.where(far, 0.0, -e * share))) / e
-
-
-def _powers(p: Array, alpha: float) -> tuple[Array, Array]:
-    """Return (p^α, (p − p^α)/(α − 1)) per entry; NaN if p < 0, and 0^α = 0 also for α = 0."""
-    xp = namespace(p)
-    positive = p > 0
-    p = xp.where(p >= 0, p, math.nan)
-    safe = xp.where(positive, p, 1.0)
-    zero: Any = xp.where(positive, 0.0, stop_gradient(p))
-    raised = xp.where(positive, safe**alpha, zero)
-    logs, e = xp.log(safe), alpha - 1
-    if e == 0:
-        return raised, xp.where(positive, -p * logs, zero)
-    # Near α = 1 and near p = 1 the difference would cancel; far from them the power is exact.
-    near = positive & (xp.abs(e * logs) < 1)
-    small = -safe * xp.expm1(xp.where(near, e * logs, 0.0)) / e
-    plain = (xp.where(near, 0.0, p) - xp.where(near, 0.0, raised)) / e
-    if alpha < 1:
-        plain = xp.where(positive, plain, zero)
-    return raised, xp.where(near, small, plain)

@@ -15,7 +15,9 @@ from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.maps.topk import hard_topk
-from kofn.rows.given import weights_in_play, without_deleted
+from kofn.metrics.entropies import ENTROPY
+from kofn.metrics.sums import answer
+from kofn.rows.given import masked_weights, weights_in_play, without_deleted
 
 __all__ = [
     "effective_support",
@@ -54,7 +56,7 @@ def support_size(
         array([2., 1.])
     """
     level = check_number("above", above, low=0.0, allowed="a finite number ≥ 0", arrays=False)
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     with form.quiet():
         xp = form.xp
         return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
@@ -112,7 +114,7 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
         ...     for t in (0.1, 1.0, 10.0)]
         [2.15, 3.31, 3.99]
     """
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     with form.quiet():
         xp = form.xp
         # In units of the largest, whose square neither overflows nor underflows.
@@ -143,10 +145,9 @@ def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Arr
         >>> metrics.entropy(softmax(np.zeros(4))).round(4)  # ln 4
         np.float64(1.3863)
     """
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     with form.quiet():
-        xp = form.xp
-        return xp.sum(-p * xp.log(xp.where(p == 0, 1.0, p)), axis=-1)
+        return answer(ENTROPY, p)
 
 
 def hard_gap(
@@ -185,7 +186,7 @@ def hard_gap(
         [np.float64(1.243), np.float64(0.461)]
     """
     check_choice("norm", norm, ("l1", "linf"))
-    p, _, form = weights_in_play(weights, dim, mask)
+    p, form = masked_weights(weights, dim, mask)
     hard = hard_topk(weights, k, dim=dim, mask=mask)
     with form.quiet():
         xp = form.xp

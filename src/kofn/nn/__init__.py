@@ -64,5 +64,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-answer_for_others(__name__, __all__)
+answer_for_others(
+    __name__, __all__, router="TopKRouter", moe="TopKRouter", topk="SoftTopK", sae="TopKSAE"
+)
 answer_for_keywords(TopKRouter, SoftTopK, SparseAttention, TopKSAE)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, cast
+from kofn.arrays.operations import at_labels
 from kofn.formulas import answers, pullbacks
+from kofn.operations.by_kernel import threshold_of
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.operations.topk import weights_by_kernel
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
+from kofn.solver.reductions import DENSE
 
 Backend = kernels.RowKernels
 
@@ -76,3 +82,61 @@ LOG_WEIGHTS = Operation(
     lacks={"segments": "no function for segments"},
     closed=closed("log n", answers.log_weights, pullbacks.of_logarithms),
 )
+
+
+def _at_labels(backend: Backend, given: Given, labels: Array) -> tuple[Array, Array]:
+    """Return log p of one label per row, which takes θ, and p of no other entry."""
+    x, k, temperature, link = given[:4]
+    theta = threshold_of(backend, given)
+    own = x.gather(-1, labels[..., None])
+    if math.isfinite((own[..., 0] - theta[0]).sum().item()):  # then each is
+        logs = backend.logarithms(own, own.new_empty(own.shape), theta, k, temperature, link)
+    else:
+        logs, theta = _log_weights(backend, given)
+        logs = logs.gather(-1, labels[..., None])
+    return logs[..., 0], theta
+
+
+def _at_labels_back(
+    backend: Backend, given: Given, cotangent: Any, labels: Any, theta: Any
+) -> tuple[Array, Array | None]:
+    """Pull back through p, whose way back is shorter, for ∂ log p = ∂p/p.
+
+    Not where p is small, as its digits are those of e^z, nor where its slope underflows.
+    """
+    x, k, temperature, link = given[:4]
+    at = labels[..., None]
+    z = ((x.gather(-1, at) - theta[0][..., None]) - theta[1][..., None]) / temperature
+    p = link.cdf(z)
+    known = (p * _SMALL).minimum(link.pdf(z)).min().item() > _SMALL / 2**20  # not if NaN
+    each = cotangent[..., None] / p if known else cotangent[..., None]
+    spread = x.new_zeros(x.shape).scatter_(-1, at, each)
+    if known:
+        return backend.gradients(x, spread, theta, k, temperature, link)[0], None
+    return log_weights_back(backend, given, spread, theta)
+
+
+_SMALL = 2.0**-40
+
+LOG_AT_LABELS = Operation(
+    name="",
+    takes="x n, labels r, k #, t #, link",
+    gives="log r, theta 2",
+    of=ROWS,
+    kernel=_at_labels,
+    reference=lambda rows, labels, over=DENSE, found=None: at_labels(
+        answers.log_weights(rows, over, found=found), labels
+    ),
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n, labels r, theta 2, k #, t #, link",
+            gives="x n, k+t 2 if k t",
+            of=ROWS,
+            kernel=_at_labels_back,
+        ),
+    ),
+    offered="LOGARITHMS",
+    constant=("k",),
+)
+"""The same of one label per row, for eager tensors, of which k and the temperature are numbers."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace
+from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace, quiet_for
 from kofn.arrays.tracing import is_at_hand
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.operations.by_kernel import finish, in_memory, threshold_of
@@ -36,7 +35,7 @@ def weights_by_kernel(backend: Backend, given: Given, single: bool = False) -> t
         return cast(wide, p.dtype), theta
     if lost:
         where, rows, solution = finish(given, theta)
-        with np.errstate(all="ignore"):
+        with quiet_for("numpy"):
             in_memory(p)[where] = answers.weights(rows, found=solution)
     return p, theta
 
@@ -106,7 +105,7 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     answer = pair[0] + pair[1] - given.temperature * given.link.edge
     endless = xp.isinf(pair[0])
     if not is_at_hand(endless) or xp.any(endless):  # to ask a device takes longer than to do it
-        answer = xp.where(endless & xp.all(deleted(given.scores), axis=-1), np.nan, answer)
+        answer = xp.where(endless & xp.all(deleted(given.scores), axis=-1), math.nan, answer)
     return answer, pair
 
 
@@ -191,7 +190,7 @@ VALUE = Operation(
             of=ROWS,
             kernel=lambda _, given, cotangent, in_x: (
                 given.over.expand(cotangent) * in_x
-            ).masked_fill_(given.scores == np.inf, 0.0),
+            ).masked_fill_(given.scores == math.inf, 0.0),
             elementwise=True,
         ),
         Operation(

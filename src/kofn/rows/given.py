@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
-import numpy as np
-
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import (
@@ -30,8 +28,12 @@ from kofn.arrays.checks import (
 from kofn.arrays.flow import alike
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
+    EPSILONS,
+    GREATEST,
+    SMALLEST_NORMAL,
     Array,
     adopt,
+    as_array,
     beside,
     cast,
     cast_like,
@@ -52,9 +54,8 @@ from kofn.solver.reductions import DENSE, Reductions
 
 # The least and the greatest usable temperatures; see `temperature_of`. Keyed by dtype name, because
 # that is fast and NumPy has no bfloat16.
-TEMPERATURES = {"bfloat16": (2.0**-119, (2 - 2.0**-7) * 2.0**120)} | {
-    str(info.dtype): (float(info.smallest_normal / info.eps), float(info.max * info.eps))
-    for info in (np.finfo("float16"), np.finfo("float32"), np.finfo("float64"))
+TEMPERATURES = {
+    name: (SMALLEST_NORMAL[name] / eps, GREATEST[name] * eps) for name, eps in EPSILONS.items()
 }
 
 HALF_TYPES = ("float16", "bfloat16")
@@ -281,6 +282,15 @@ def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Ar
     return form.turned(spread)
 
 
+def masked_weights(weights: ArrayT, dim: int, mask: Array | None) -> tuple[ArrayT, Form[ArrayT]]:
+    """Return weights as rows, 0 where masked, and the form of the weights."""
+    if mask is not None:
+        p, _, form = weights_in_play(weights, dim, mask)
+        return p, form
+    form = form_of(weights, dim, "weights")
+    return form.rows(weights), form
+
+
 def weights_in_play(
     weights: ArrayT, dim: int, mask: Array | None
 ) -> tuple[ArrayT, Any, Form[ArrayT]]:
@@ -385,6 +395,6 @@ def _per_row(name: str, value: object, batch: tuple[int, ...], x: Array, dim: in
 def _spread(value: Array, batch: tuple[int, ...], x: Array, flags: bool = False) -> Array:
     """Return an array of the batch shape, on the device of x and in its dtype, unless of flags."""
     # Arithmetic turns NumPy arrays without dimensions into scalars.
-    value = np.asarray(value) if isinstance(value, np.generic) else value
+    value = as_array(value)
     spread = beside(adopt(value, x), x) if flags else cast_like(value, x)
     return spread if tuple(spread.shape) == batch else namespace(x).broadcast_to(spread, batch)

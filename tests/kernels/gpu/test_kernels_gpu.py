@@ -30,10 +30,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    "marked", ["not full", pytest.param("full", marks=pytest.mark.full)], ids=["part", "rest"]
-)
-@pytest.mark.parametrize(
-    "names", [("rows", "odd_rows"), ("bounds", "subsets", "losses")], ids="-".join
+    ("names", "marked"),
+    [
+        (("rows", "odd_rows", "bounds", "subsets", "losses"), "not full"),
+        pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
+        pytest.param(("bounds", "subsets", "losses"), "full", marks=pytest.mark.full),
+    ],
+    ids=["part", "rest of rows", "rest"],
 )
 def test_interpreted(names, marked):
     """In a process of their own: Triton must be told before it is imported."""

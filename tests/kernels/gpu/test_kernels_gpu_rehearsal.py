@@ -121,13 +121,13 @@ def test_the_summary_has_forty_lines_at_most():
 
 def test_what_is_missing_has_a_name(monkeypatch):
     find = command.importlib.util.find_spec
-    gone = ("array_api_compat", "triton")
+    gone = ("xdist", "triton")
     monkeypatch.setattr(
         command.importlib.util, "find_spec", lambda name: None if name in gone else find(name)
     )
-    triton, compat = command.needed()
+    triton, xdist = command.needed()
     assert triton.startswith("triton is missing in ")
-    assert "make gpu-wheels" in compat
+    assert "make gpu-wheels" in xdist
     monkeypatch.setattr(torch, "__version__", "2.10.0+cu128")
     assert "torch must be 2.11 or newer; got 2.10.0+cu128" in command.needed()
 

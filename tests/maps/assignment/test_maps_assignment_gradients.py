@@ -6,7 +6,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from kofn import links, soft_assignment, soft_assignment_prices
-from support import LINKS, full_but
+from support import LINKS, each_compiler, full_but
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -41,7 +41,7 @@ def test_all_arguments_have_first_derivatives(link, function):
 
 @pytest.mark.parametrize("link", full_but(("logistic", "exponential")))
 def test_all_arguments_have_second_derivatives(link):
-    assert gradgradcheck(lambda *a: weights(*a, link), leaves(3, 3))
+    assert gradgradcheck(lambda *a: weights(*a, link), leaves(3, 3), fast_mode=True)
 
 
 def test_prices_have_derivatives():
@@ -49,7 +49,7 @@ def test_prices_have_derivatives():
         return soft_assignment_prices(x, k, c, temperature=t)
 
     assert gradcheck(prices, leaves())
-    assert gradgradcheck(prices, leaves(3, 2))
+    assert gradgradcheck(prices, leaves(3, 2), fast_mode=True)
 
 
 def test_alpha_has_a_derivative():
@@ -148,9 +148,10 @@ def test_torch_func():
     assert torch.allclose(hessian, torch.autograd.functional.hessian(loss, x), atol=1e-9)
 
 
-def test_torch_compile():
+@each_compiler
+def test_torch_compile(backend):
     x = torch.tensor(X)
-    compiled = torch.compile(loss, fullgraph=True)
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
     leaf = x.clone().requires_grad_()
     found = compiled(leaf)
     assert torch.allclose(found, loss(x), rtol=1e-10)

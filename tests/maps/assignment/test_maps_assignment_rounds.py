@@ -110,7 +110,7 @@ def test_columns_grow_with_k_in_derivatives_too(shared):
         return soft_assignment(x, *margins, rounds=2)
 
     assert torch.autograd.gradcheck(by_rounds, margins)
-    assert torch.autograd.gradgradcheck(by_rounds, margins)
+    assert torch.autograd.gradgradcheck(by_rounds, margins, fast_mode=True)
     of_torch = torch.autograd.grad((by_rounds(*margins)[0] ** 2).sum(), margins)
 
     def in_jax(*margins):

@@ -194,7 +194,7 @@ def test_gradients_go_to_the_entries():
 
     for function in (largest, middle, smooth):
         assert torch.autograd.gradcheck(function, (x,))
-        assert torch.autograd.gradgradcheck(function, (x,))
+        assert torch.autograd.gradgradcheck(function, (x,), fast_mode=True)
     q = torch.tensor([0.2, 0.6], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
         lambda q: kofn.segment_quantile(x.detach(), q, segment_ids=ids).nan_to_num(), (q,)

@@ -6,6 +6,7 @@ import torch
 from kofn import nn, taylor_softmax
 from kofn.nn.attention import function
 from kofn.nn.attention.taylor import CHUNK, is_linear, taylor_attention
+from support import each_compiler
 
 SHAPES = {  # of positions of queries and keys
     "one chunk": (40, 40),
@@ -148,16 +149,16 @@ def test_the_module_takes_either_way_and_caches():
     assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5)
 
 
-def test_it_compiles_as_one_graph():
+@each_compiler
+def test_it_compiles_as_one_graph(backend):
     torch._dynamo.reset()
     inputs = [each.detach().float() for each in drawn("three chunks")]
 
     def causal(*each):
         return nn.sparse_attention(*each, weights="taylor", is_causal=True)
 
-    assert torch.allclose(
-        torch.compile(causal, fullgraph=True)(*inputs), causal(*inputs), atol=1e-5
-    )
+    compiled = torch.compile(causal, fullgraph=True, backend=backend)
+    assert torch.allclose(compiled(*inputs), causal(*inputs), atol=1e-5)
 
 
 def test_short_sequences_take_scores():

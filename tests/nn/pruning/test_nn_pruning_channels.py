@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kofn import nn, soft_topk
+from support import each_compiler
 
 COOL = nn.PruningSchedule(20, frozen=0.2)
 X, Y = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 4
@@ -276,11 +277,13 @@ def test_copies_and_averages_have_the_mask_too():
     assert alive(averaged.module) == alive(model)
 
 
-def test_it_compiles_as_one_graph():
+@each_compiler
+def test_it_compiles_as_one_graph(backend):
     torch._dynamo.reset()
     model, pruner = pruned()
     pruner.clock.owner.steps += 3
     for freeze in (False, True):
         if freeze:
             pruner.freeze()
-        assert torch.allclose(torch.compile(model, fullgraph=True)(X), model(X), atol=1e-5)
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        assert torch.allclose(compiled(X), model(X), atol=1e-5)

@@ -8,6 +8,7 @@ import torch
 from kofn import nn
 from kofn.maps.balance import Groups, bias_of_share, even_places, required_bias
 from kofn.nn.routing.histogram import places_of_share, without_outliers
+from kofn.nn.routing.quantile import QuantileBias, observed
 from kofn.nn.routing.sequences import biases_of_sequences
 from test_nn_router import E, H, K, T, own_seed
 from test_nn_router_quantile import WAYS, every_way, router, routing, skewed, sums_of, violation
@@ -352,3 +353,39 @@ def test_a_correction_bias_of_a_model_in_bfloat16_is_float32():
     assert net.weight.dtype == torch.bfloat16
     assert torch.equal(net.routing.balance(), before)
     assert copy.deepcopy(net).routing.balance().dtype == torch.float32
+
+
+TOKENS = {
+    "usual": lambda x: x,
+    "tied": torch.round,
+    "zeros": lambda x: torch.where(x > 0, 0.0, -0.0),
+    "alike": torch.ones_like,
+    "large": lambda x: x * 1e30,
+    "infinite": lambda x: x.masked_fill(x > 2, torch.inf),
+    "excluded": lambda x: x.masked_fill(x < -1, LEAST),
+    "without": lambda x: x.masked_fill(x < -1, -torch.inf),
+    "unknown": lambda x: x.masked_fill(x < -1, torch.nan),
+    "too large": lambda x: (x * 2e38).clamp(-3e38, 3e38),
+}
+FINITE = "usual", "tied", "zeros", "alike", "large"
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_compiled_code_observes_few_tokens_bit_by_bit(kind):
+    """What is not finite it leaves alone, and then it changes nothing."""
+    done = set()
+    for tokens, experts, k in ((1, 4, 2), (3, 2, 1), (40, 8, 7), (256, 6, 2), (100, 37, 5)):
+        one, other = QuantileBias(experts, k), QuantileBias(experts, k)
+        for _ in range(4):
+            scores = TOKENS[kind](torch.randn(tokens, experts))
+            compared = scores.masked_fill(scores <= LEAST / 2, -torch.inf)
+            before = one.mean.clone(), one.tokens.clone()
+            done.add(at_once := observed(one, scores, None, None))
+            if not at_once:
+                assert all(map(torch.equal, before, (one.mean, one.tokens)))
+                one.observe(compared)
+            other.observe(compared)
+            assert torch.equal(one.tokens, other.tokens)
+            assert torch.equal(one.mean.view(torch.int32), other.mean.view(torch.int32))
+            one.bias.copy_(one.mean), other.bias.copy_(other.mean)
+    assert done == {True} if kind in FINITE else False in done

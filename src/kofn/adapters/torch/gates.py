@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.torch.eager import Call
-from kofn.arrays.kinds import deleted
 from kofn.arrays.torch.state import is_eager
 
 
@@ -18,28 +17,24 @@ class _Gates(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, again: Any, x: Tensor, bias: Tensor | None) -> Any:
-        compared = x
-        if bias is not None:
-            compared = torch.where(deleted(x), -torch.inf, x + bias.to(x.dtype))
         assert call.ready is not None
-        answers: Any = call.ready(x, compared)
-        gates, indices, *kept, lost = answers
-        if lost:
+        answers: Any = call.ready(x, bias)  # the caller may write over the gates: it has a copy
+        gates, indices, kept = answers
+        if kept is None:
             return None, None
         ctx.call, ctx.again = call, again
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(indices)
-        # The caller may write over the gates.
-        ctx.save_for_backward(x, indices, gates.clone(), *kept)
+        ctx.save_for_backward(x, indices, kept)
         return gates, indices
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None, _: Any) -> Any:
         if cotangent is None:
             return None, None, None, None
-        x, indices, *kept = ctx.saved_tensors
+        x, indices, kept = ctx.saved_tensors
         if not torch.is_grad_enabled() and is_eager(cotangent):
-            return None, None, ctx.call.ready_back(x, cotangent, indices, *kept), None
+            return None, None, ctx.call.ready_back(x, cotangent, indices, kept), None
         with torch.enable_grad():
             answer = ctx.again(x, indices)
             return None, None, *torch.autograd.grad(answer, x, cotangent, create_graph=True), None

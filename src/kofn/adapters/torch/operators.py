@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.adapters import kept_kernels
 from kofn.adapters.torch import each_alpha
 from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.dtensors import has_whole_rows
@@ -35,6 +36,7 @@ from kofn.operations.operation import (
     Operation,
     arguments_of,
 )
+from kofn.operations.topk import WEIGHTS, WEIGHTS_BACK
 from kofn.rows.given import Given
 from kofn.solver.reductions import DENSE
 
@@ -78,6 +80,10 @@ class Plan:
 
     def run(self, *arguments: Any) -> Any:
         operation, backend = self.operation, None
+        if operation is WEIGHTS or operation is WEIGHTS_BACK:
+            found = _shortly(operation, *arguments)
+            if found is not None:
+                return found
         own = [arguments[place] for place in self.own]
         if not operation.name:
             return operation.kernel(None, self.pack(arguments), *own)
@@ -98,6 +104,22 @@ class Plan:
         known = dict(zip(self.names, arguments, strict=True))
         made = [_new(each, packed[0], batch, known) for each in self.operation.answers]
         return tuple(made) if len(made) > 1 else made[0]
+
+
+def _shortly(operation: Operation, *arguments: Any) -> tuple[Tensor, Tensor] | None:
+    """Return the answers of operators on few short rows, for numbers that are the same in all."""
+    *tensors, k, every_k, t, every_t, link, alpha = arguments
+    if k is not None or t is not None:
+        return None
+    x = tensors[0] if operation is WEIGHTS else tensors[1]
+    run = kept_kernels.run_of(operation, x, every_k, every_t, link, alpha)
+    if run is None:
+        return None
+    if operation is WEIGHTS:
+        p, theta, lost = run(x, True)
+        return None if lost else (p, theta)
+    cotangent, _, theta = tensors
+    return run(x, cotangent, theta), x.new_empty(0)
 
 
 def _names(arguments: Iterable[Argument]) -> list[str]:

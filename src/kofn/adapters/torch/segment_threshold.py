@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kofn import kernels
+from kofn.arrays.torch.operator import NAMESPACE
 from kofn.arrays.torch.state import batched, is_plain
 from kofn.links.link import Link, by_id
 from kofn.operations import by_kernel
@@ -22,7 +23,7 @@ from kofn.solver.segments import SegmentRows
 from kofn.solver.threshold import solve
 
 
-@torch.library.custom_op("kofn::segment_threshold", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::segment_threshold", mutates_args=())
 def segment_threshold(
     x: Tensor, ids: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None,
     link: str, number: float | None,

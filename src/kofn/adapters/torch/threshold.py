@@ -6,6 +6,7 @@ returns zeros; `formulas/implicit.py` passes detached tensors and attaches the d
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
-from kofn.arrays.torch.operator import map_batches, refuse_untranslated
+from kofn.arrays.torch.operator import NAMESPACE, map_batches, refuse_untranslated
 from kofn.arrays.torch.state import is_plain
 from kofn.links.link import Link, by_id
 from kofn.operations import by_kernel
@@ -23,10 +24,11 @@ from kofn.solver.threshold import solve
 
 # These warnings concern comparisons of sizes: only checks depend on them, and the tests run
 # traces at other sizes. TracerWarning.ignore_lib_warnings does the same for torch's own code.
-warnings.filterwarnings("ignore", category=TracerWarning, module=r"kofn\.")
+_OURS = re.escape(__package__.removesuffix("adapters.torch"))
+warnings.filterwarnings("ignore", category=TracerWarning, module=_OURS)
 
 
-@torch.library.custom_op("kofn::threshold", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::threshold", mutates_args=())
 def threshold(
     x: Tensor, k: Tensor, temperature: Tensor, alpha: Tensor | None, link: str, number: float | None
 ) -> tuple[Tensor, Tensor]:
@@ -36,7 +38,7 @@ def threshold(
     return hi.clone(), lo.clone()
 
 
-@torch.library.custom_op("kofn::price", mutates_args=())
+@torch.library.custom_op(f"{NAMESPACE}::price", mutates_args=())
 def price(
     x: Tensor, costs: Tensor, budget: Tensor, temperature: Tensor, alpha: Tensor | None,
     link: str, number: float | None,

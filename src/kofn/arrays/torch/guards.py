@@ -14,7 +14,8 @@ from typing import Any
 from kofn.arrays.torch.private import guards_being_made
 from kofn.arrays.torch.state import constant_result
 
-_OURS = "__import_kofn_dot_"  # in the names that the compiler reads from a module of kofn
+# In the names that the compiler reads from a module of kofn.
+_OURS = "__import_" + __package__.removesuffix("arrays.torch").replace(".", "_dot_")
 _STATE = ".forward_ad"  # a name that may change, although it is read from one
 
 

@@ -20,7 +20,9 @@ REFUSED = (
     "without torch.compile, or compile torch.func.grad of it"
 )
 
-OPERATORS = torch.ops.kofn
+NAMESPACE = __package__.removesuffix(".arrays.torch").replace(".", "_")
+"""Of the operators: "kofn", or a name of its own where the files lie elsewhere (wheels/hub)."""
+OPERATORS = getattr(torch.ops, NAMESPACE)
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -40,7 +42,7 @@ def define(
     """
 
     def register(function: Callable[..., Any]) -> Any:
-        full = f"kofn::{name}"
+        full = f"{NAMESPACE}::{name}"
         tags = (torch.Tag.pt2_compliant_tag,)
         torch.library.define(full, f"({arguments}) -> {results}", tags=tags)
         torch.library.impl(full, "CompositeExplicitAutograd", function)
@@ -106,9 +108,7 @@ def differentiate(
     _LIBRARY.impl(name, call, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
 
 
-_LIBRARY = torch.library.Library(  # type: ignore[no-untyped-call]
-    __name__.partition(".")[0], "FRAGMENT"
-)
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def refuse(ctx: Any, *cotangents: Tensor | None) -> Any:

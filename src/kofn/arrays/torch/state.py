@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +22,9 @@ from kofn.arrays.torch.private import (
     mark_constant,
 )
 from kofn.arrays.when_imported import import_after
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Answer = TypeVar("Answer")
 
@@ -149,7 +151,7 @@ def constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     mark_constant(function)
     if not MARKED:
-        import_after(COMPILER, "kofn.arrays.torch.constants")
+        import_after(COMPILER, f"{__package__}.constants")
     MARKED.append(function)
     return function
 

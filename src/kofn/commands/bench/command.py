@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +70,10 @@ def bench(
     """
     # PyTorch's profiler measures memory; by default it prints a line whenever it starts.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    if level := os.environ.get("ATEN_CPU_CAPABILITY"):
+        # What PyTorch keeps of compiled code is of one width of vectors, and it does not ask which.
+        kept = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{level}"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
     require_torch("bench")
     import torch
 

@@ -41,6 +41,8 @@ def contenders(case: Case) -> Iterator[Contender]:
         return
     yield from ours(special.of_every_link(k))
     yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
+    yield from ours({"soft_topk, hard": partial(kofn.soft_topk, k=k, hard=True)})
+    yield Contender("torch.topk, straight-through", "recipe", straight_through(k), None)
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
     yield Contender("torch.sort", "hard", lambda x: torch.sort(x).values, None)
     sigmoid = partial(kofn.soft_topk, k=k)
@@ -70,6 +72,17 @@ OTHERS = {
     "floor": special.floor,
 }
 """Cases of other functions than the maps of all links and of other libraries."""
+
+
+def straight_through(k: int) -> Map:
+    """Return the hard choice as usually written: 1 for the k largest, the gradient of a softmax."""
+
+    def straight_through(x: Tensor) -> Tensor:
+        hard = torch.zeros_like(x).scatter(-1, x.topk(k).indices, 1.0)
+        soft = k * x.softmax(-1)
+        return soft + (hard - soft).detach()
+
+    return straight_through
 
 
 class Bisected(torch.autograd.Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -249,4 +250,11 @@ def as_json(about: dict[str, Any], results: Sequence[Result]) -> bytes:
         }
 
     whole = {"machine": about, "results": [result(each) for each in results]}
-    return (json.dumps(whole, indent=1) + "\n").encode()
+    return (_NUMBERS.sub(_on_one_line, json.dumps(whole, indent=1)) + "\n").encode()
+
+
+_NUMBERS = re.compile(r'\[[^][{}"]*\]')
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return re.sub(r"\s+", " ", numbers[0]).replace("[ ", "[").replace(" ]", "]")

@@ -121,7 +121,7 @@ def read_table(
     frame = _read(path, target)
     names = [str(name) for name in frame.columns]
     for each in (target, *out):
-        _check_name(each, names, path)
+        _check_name(each, names, path, target=each == target)
     if target in out:
         raise InputError(f"--drop and --target both name {target!r}; give another --target")
     others = frame.drop(columns=[target, *out])
@@ -142,12 +142,14 @@ def read_table(
     return Table(path.name, X[kept], y, columns, target, task, classes, **more)
 
 
-def _check_name(name: str, names: list[str], path: Path) -> None:
+def _check_name(name: str, names: list[str], path: Path, *, target: bool) -> None:
     """Raise InputError for a column that the table does not have."""
     if name in names:
         return
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {_listed(close)}?" if close else f"its columns are {_listed(names)}"
+    if not target and {*(parts := name.split(","))} <= {*names}:
+        hint = f"one name an option: {' '.join(f'--drop {part}' for part in parts)}"
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         hint = f"its only column is {names[0]!r}; separate columns by commas"
     raise InputError(f"no column {name!r} in {path}; {hint}")

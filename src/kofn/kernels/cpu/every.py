@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.knapsack import launch as knapsack
-from kofn.kernels.cpu.passes import blocks, noise, segments
+from kofn.kernels.cpu.passes import blocks, noise, segments, sums
 from kofn.kernels.cpu.rows import launch, layout
-from kofn.kernels.cpu.rows.passes import PASSES
+from kofn.kernels.cpu.rows.passes import PASSES, SUMS
 from kofn.kernels.cpu.runtime import half, openmp
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
@@ -26,6 +26,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
         codes += knapsack.codes(kinds, size)
         codes += segments.codes(size)
         codes.append(blocks.code_of(size))
+        codes += [sums.WORK, *(each.code(part, size) for each in SUMS for part in sums.PASSES)]
         codes += [code for each in PASSES for kind in kinds for code in each.codes(kind, size)]
     return list(dict.fromkeys(codes))
 

@@ -6,20 +6,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from math import prod
+from functools import cache
+from math import ceil, floor, prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kofn.kernels.contract import OF_SCORES, kind_of
+from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
-from kofn.kernels.cpu.choice.layout import room_of, room_of_choices
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, GRAIN, plan_of
 from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import per_row, rooms
 from kofn.links import exponential
 
@@ -27,6 +28,7 @@ MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
 
 _UNUSED: Any = None
+_NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
 
 class Rows(NamedTuple):
@@ -79,38 +81,177 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return found
 
 
-def gates(rows: Rows) -> Callable[[Tensor, Tensor], tuple[Any, ...]]:
-    """Return the function of scores, and of what decides the choice, that returns the softmax of
-    the k largest scores, their indices, θ of the soft choice, the scores and θ of the softmax, and
-    whether a row was given up.
+def gates(rows: Rows) -> Callable[[Tensor, Tensor | None], tuple[Any, ...]]:
+    """Return the function of scores, and of a bias or None, that returns the softmax of the k
+    largest scores, their indices, and what the way back takes; None for this where a row was given
+    up or has a NaN.
     """
-    find, first, few = _of_rows(rows, False), _of_largest(rows), _few(rows)
-    share, pair, shape = weights(few), (2, *rows.shape[:-1]), few.shape
+    few, count, k, n = _few(rows), prod(rows.shape[:-1]), int(rows.k), rows.shape[-1]
+    parts = _largest_part(rows), _rows_part(rows, False), _rows_part(few, True)
+    words = _joined(rows, *parts)
+    width, size, kept = max(part.width for part in parts[1:]), rows.size, 2 * count * (k + 2)
+    own_room, biased = parts[0].width, count * n * rows.size // 8 + REGISTER // 8
+    of_largest, of_weights, of_shares = _starts(parts)
+    alpha = rows.link.alpha or 0.0
 
-    def found(x: Tensor, compared: Tensor) -> tuple[Any, ...]:
-        indices, theta = x.new_empty(shape, dtype=torch.int64), x.new_empty(pair)
-        first(compared, indices)
-        lost = find(x, theta, 0, 0)
-        chosen = x.gather(-1, indices)
-        p, own, also_lost = share(chosen, True)
-        return p, indices, theta, chosen, own, lost or also_lost
+    def found(x: Tensor, bias: Tensor | None, _: Any = parts) -> tuple[Any, ...]:
+        gates, some = x.new_empty(few.shape), x.new_empty(kept)
+        indices = x.new_empty(few.shape, dtype=torch.int64)
+        room = width + 2 * count + own_room + (0 if bias is None else biased)
+        own, scratch = rooms(1, room)
+        job, x_at, at, chosen = words[:], x.data_ptr(), indices.data_ptr(), some.data_ptr()
+        start, one = job.buffer_info()[0], scratch + 8 * width
+        two, of_own = one + count * size, one + 16 * count
+        shares, high = chosen + count * k * size, chosen + 2 * count * k * size
+        job[mixed.X], job[mixed.INDICES], job[mixed.CHOSEN] = x_at, at, chosen
+        job[mixed.SHARES], job[mixed.COPY] = shares, gates.data_ptr()
+        compared = x_at
+        if bias is not None:
+            compared = of_own + 8 * own_room
+            job[mixed.BIAS], job[mixed.BIASED] = bias.data_ptr(), compared
+        _place(job, start, mixed.OF_LARGEST, of_largest, of_own)
+        _place(job, start, mixed.OF_WEIGHTS, of_weights, scratch)
+        _place(job, start, mixed.OF_SHARES, of_shares, scratch)
+        job[of_largest + mixed.X], job[of_largest + mixed.OUT] = compared, at
+        _set(job, of_weights, x_at, 0, 0, high, count * size, one, two)
+        high += 2 * count * size
+        _set(job, of_shares, chosen, 0, shares, high, count * size, one, two)
+        run(start, scratch, alpha, True)
+        lost = job[of_weights + layout.GIVEN_UP] or job[of_shares + layout.GIVEN_UP]
+        return gates, indices, None if lost or job[mixed.SPOILT] or own is None else some
 
+    run = native.function(code_of("mixture", rows.size))
     return found
 
 
 def gates_back(rows: Rows) -> Callable[..., Tensor]:
     """Return the function that returns the cotangent of scores from that of the gates."""
-    of_weights, of_shares = gradients(rows), gradients(_few(rows))
+    few, count, k = _few(rows), prod(rows.shape[:-1]), int(rows.k)
+    parts = _rows_part(rows, True, True), _rows_part(few, True, True)
+    words, size = _joined(rows, *parts), rows.size
+    width, of_own = max(part.width for part in parts), count * k * rows.size
+    of_weights, of_shares = _starts(parts)
+    alpha = rows.link.alpha or 0.0
 
     def found(
-        x: Tensor, cotangent: Tensor, indices: Tensor, p: Tensor, theta: Tensor, chosen: Tensor,
-        own: Tensor,
-    ) -> Tensor:  # fmt: skip
-        spread = torch.zeros_like(x).scatter_(-1, indices, cotangent * p)
-        slopes = of_weights(x, spread, theta)
-        return slopes.scatter_add_(-1, indices, of_shares(chosen, cotangent, own))
+        x: Tensor, cotangent: Tensor, indices: Tensor, some: Tensor, _: Any = parts
+    ) -> Tensor:
+        cotangent, slopes = cotangent.resolve_neg().contiguous(), torch.empty_like(x)
+        spread = torch.empty_like(x)
+        own, scratch = rooms(1, width + 2 * count + of_own // 8 + 1)
+        job, chosen, given = words[:], some.data_ptr(), cotangent.data_ptr()
+        start, one = job.buffer_info()[0], scratch + 8 * width
+        two, out, spread_at, into = (
+            one + count * size, one + 16 * count, spread.data_ptr(), slopes.data_ptr()
+        )  # fmt: skip
+        job[mixed.X], job[mixed.INDICES], job[mixed.CHOSEN] = given, indices.data_ptr(), out
+        job[mixed.SHARES], job[mixed.SPREAD], job[mixed.SLOPES] = chosen + of_own, spread_at, into
+        high = chosen + 2 * of_own
+        _place(job, start, mixed.OF_WEIGHTS, of_weights, scratch)
+        _place(job, start, mixed.OF_SHARES, of_shares, scratch)
+        _set(job, of_weights, x.data_ptr(), spread_at, into, high, count * size, one, two)
+        high += 2 * count * size
+        _set(job, of_shares, chosen, given, out, high, count * size, one, two)
+        run(start, scratch, alpha, True)
+        return slopes if own is not None else spread
 
+    run = native.function(code_of("mixture_back", rows.size))
     return found
+
+
+@cache
+def _tally() -> Callable[..., Any]:
+    return native.function(code_of("tally", 4))
+
+
+def tally(indices: Tensor, counts: Tensor) -> None:
+    """Add to counts how often they are named."""
+    job = _NO_JOB[:]
+    job[COUNT] = job[CHUNK] = indices.numel()
+    job[mixed.X], job[mixed.INDICES] = indices.data_ptr(), counts.data_ptr()
+    job[mixed.N] = len(counts)
+    _tally()(job.buffer_info()[0], 0, 0.0, True)
+
+
+class _Part(NamedTuple):
+    """A kernel that another one calls."""
+
+    address: int
+    words: array[int]  # of its job
+    width: int  # words of memory
+    kept: Any  # whose addresses are in the words
+
+
+def _joined(rows: Rows, *parts: _Part) -> array[int]:
+    """Return the words of a job of mixture.py, and after them those of its parts."""
+    words, count = _NO_JOB[:], prod(rows.shape[:-1])
+    words[COUNT] = words[CHUNK] = count
+    words[mixed.N], words[mixed.K] = rows.shape[-1], int(rows.k)
+    for place, part in zip(reversed(_PLACES), reversed(parts), strict=False):
+        words[place] = part.address
+    for part in parts:
+        words += part.words
+    return words
+
+
+_PLACES = mixed.OF_LARGEST, mixed.OF_WEIGHTS, mixed.OF_SHARES
+
+
+def _starts(parts: tuple[_Part, ...]) -> list[int]:
+    """Return where the job of each part begins."""
+    starts = [mixed.MIXTURE_WORDS]
+    for part in parts[:-1]:
+        starts.append(starts[-1] + len(part.words))
+    return starts
+
+
+def _place(job: Any, start: int, which: int, part: int, own: int) -> None:
+    job[which + 1], job[which + 2] = start + 8 * part, own
+
+
+def _set(
+    job: Any,
+    part: int,
+    x: int,
+    cotangents: int,
+    out: int,
+    high: int,
+    apart: int,
+    one: int,
+    two: int,
+) -> None:
+    """Write the addresses of a job on rows."""
+    job[part + layout.X], job[part + layout.G], job[part + layout.OUT] = x, cotangents, out
+    job[part + layout.HI], job[part + layout.LO] = high, high + apart
+    job[part + layout.ONE], job[part + layout.TWO] = one, two
+
+
+def required(shape: tuple[int, ...], k: int) -> Callable[..., bool] | None:
+    """Return the function of scores [T, E] of float32, the bias that they are chosen with, the mean
+    of biases, and the tokens of this, that adds what even loads require; or None.
+
+    It returns whether it could.
+    """
+    count, n = shape
+    room = mixed.room_of_required(n, k + 1, count, 4)
+    if not room or not serves(shape):
+        return None
+    run = native.function(code_of("required", 4))
+    place = count * k / n
+    low, high = (min(each, count - 1) for each in (floor(place), ceil(place)))
+    words = array("q", bytes(8 * mixed.REQUIRED_WORDS))
+    words[COUNT] = words[CHUNK] = count
+    words[mixed.N], words[mixed.K] = n, k + 1
+    words[mixed.FIRST], words[mixed.LAST] = low, high
+
+    def work(x: Tensor, bias: Tensor, mean: Tensor, tokens: Tensor) -> bool:
+        own, job = rooms(1, room, cleared=()), words[:]
+        job[mixed.X], job[mixed.BIAS] = x.data_ptr(), bias.data_ptr()
+        job[mixed.MEAN], job[mixed.TOKENS] = mean.data_ptr(), tokens.data_ptr()
+        run(job.buffer_info()[0], own[1], place - low, True)
+        return job[mixed.SETTLED] != 0
+
+    return work
 
 
 def _few(rows: Rows) -> Rows:
@@ -119,27 +260,34 @@ def _few(rows: Rows) -> Rows:
     return Rows(shape, rows.size, 1.0, 1.0, exponential.inner)
 
 
-def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool]:
-    """Return work(x, θ, address of answers or 0, address of cotangents or 0), as launch.deal."""
-    (*batch, n), size, alpha = rows.shape, rows.size, rows.link.alpha or 0.0
+def _rows_part(rows: Rows, answers: bool, back: bool = False) -> Any:
+    """Return a kernel of rows, of which only addresses are to be written, as launch.deal has it."""
+    (*batch, n), size = rows.shape, rows.size
     count, kind = prod(batch), kind_of(rows.link)
     assert kind is not None  # the caller has asked for kernels
     plan = plan_of(AFTER if back else FORWARD, kind, size, n, back, answers, not back)
-    words, run, width, cleared = array("q", bytes(8 * layout.WORDS)), *plan[:1], *plan[7:]
+    words = array("q", bytes(8 * layout.WORDS))
     k, words[layout.K] = per_row(rows.k, _UNUSED, count, size)
     temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, count, size)
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
     words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
-    words[layout.PASSES], more, low = plan.passes_at, 2 * count, count * size
-    kept = k, temperature, plan  # whose addresses are in the words
+    words[layout.PASSES] = plan.passes_at
+    return _Part(plan.address, words, plan.width, (k, temperature, plan))
 
-    def work(x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int, _: Any = kept) -> bool:
+
+def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool]:
+    """Return work(x, θ, address of answers or 0, address of cotangents or 0), as launch.deal."""
+    part = _rows_part(rows, answers, back)
+    words, plan, count = part.words, part.kept[2], prod(rows.shape[:-1])
+    run, width, cleared = plan.run, plan.width, plan.cleared
+    more, low, alpha = 2 * count, count * rows.size, rows.link.alpha or 0.0
+
+    def work(x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int, _: Any = part) -> bool:
         own, scratch = rooms(1, width, more, cleared)
         job, high, one = words[:], theta.data_ptr(), scratch + 8 * width
         job[layout.X], job[layout.G], job[layout.OUT] = x.data_ptr(), cotangents_at, answers_at
-        job[layout.HI], job[layout.LO], job[layout.ONE], job[layout.TWO] = (
-            high, high + low, one, one + low,
-        )  # fmt: skip
+        job[layout.HI], job[layout.LO] = high, high + low
+        job[layout.ONE], job[layout.TWO] = one, one + low
         run(job.buffer_info()[0], scratch, alpha, True)
         return job[layout.GIVEN_UP] != 0 and own is not None
 
@@ -150,7 +298,7 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     """Return work(x, answers), as choice.launch.hard."""
     (*batch, n), number = rows.shape, rows.k
     run = native.function(code_of("choices", rows.size))
-    room = room_of_choices(n, number, rows.size)
+    room = mixed.room_of_choices(n, number, rows.size)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
 
     def work(x: Tensor, out: Tensor) -> None:
@@ -161,15 +309,9 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     return work
 
 
-def _of_largest(rows: Rows) -> Callable[[Tensor, Tensor], None]:
-    """Return work(x, indices), as choice.launch.largest."""
+def _largest_part(rows: Rows) -> _Part:
+    """Return the kernel of the indices of the k largest, as choice.launch.largest has it."""
     (*batch, n), k = rows.shape, int(rows.k)
-    run, room = native.function(code_of("largest", rows.size)), room_of(n, k)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, k, 0, 0, OF_SCORES))
-
-    def work(x: Tensor, indices: Tensor) -> None:
-        own, job = rooms(1, room, cleared=()), words[:]
-        job[5], job[7] = x.data_ptr(), indices.data_ptr()
-        run(job.buffer_info()[0], own[1], 0.0, True)
-
-    return work
+    at = native.address(code_of("largest", rows.size))
+    return _Part(at, words, mixed.room_of(n, k), None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kofn.adapters.kept_kernels import tally
 from kofn.arrays.checks import check_integer
 from kofn.nn.routing.following import Following
 from kofn.nn.routing.quantile import QuantileBias
@@ -113,17 +114,17 @@ class RouterBase(Counting):
             self._settle(counts.device)
             self.replayed.add_(counts)
             taken = not_replayed(replayed[:, None], taken)
-        self._count(counts_of(indices, taken, self.num_experts, at_hand))
-
-    def _count(self, counts: Tensor) -> None:
         if not torch.compiler.is_compiling():
             calls = self.__dict__["unstepped"] = self.unstepped + 1  # not by a module's setattr
             if calls == MOST and (self.balance is not None or callable(self.temperature)):
                 _warn_of_steps()
-        counts = once(counts)
-        self.add(counts)
-        if isinstance(self.balance, SelectionBias):
-            self.balance.add(counts)
+        counts, usual = None, at_hand and taken is None
+        for each in (self, self.balance):
+            if not isinstance(each, Counting) or (usual and tally(indices, each.counts)):
+                continue
+            if counts is None:
+                counts = once(counts_of(indices, taken, self.num_experts, at_hand))
+            each.add(counts)
 
 
 def not_replayed(replayed: Tensor | None, mask: Tensor | None) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.adapters import kept_kernels
 from kofn.arrays.tracing import is_at_hand
 from kofn.maps.balance import (
     Groups,
@@ -212,6 +213,21 @@ class QuantileBias(ExpertBias):
         options = dict(bins=self.bins or False, ema=self.ema or False)
         named = [f"{name}={value:g}" for name, value in options.items() if value is not False]
         return ", ".join([f"{len(self.bias)} experts", *named])
+
+
+def observed(
+    balance: QuantileBias, scores: Tensor, mask: Tensor | None, groups: Groups | None
+) -> bool:
+    """Observe what compiled code can, as `observe` does: few tokens, of which all count; return
+    whether it did.
+    """
+    usual = balance.bins is None and balance.centred and mask is None
+    if not usual or not (groups is None or groups.chosen == groups.number):
+        return False
+    k = balance.k
+    return k < len(balance.bias) and kept_kernels.required(
+        scores, balance.bias, k, balance.mean, balance.tokens
+    )
 
 
 def _required(balance: QuantileBias, load: Tensor) -> Tensor:

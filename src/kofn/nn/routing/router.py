@@ -184,7 +184,7 @@ def _tokens(hidden_states: Tensor, size: int) -> Tensor:
             f"hidden_states must have shape [..., hidden_size] (here {size}); "
             f"got {tuple(hidden_states.shape)}"
         )
-    return hidden_states.reshape(-1, size)
+    return hidden_states if hidden_states.ndim == 2 else hidden_states.reshape(-1, size)
 
 
 def _mask(mask: Tensor, hidden_states: Tensor) -> Tensor:

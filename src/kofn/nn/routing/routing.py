@@ -17,11 +17,12 @@ from kofn.nn.routing import checks
 from kofn.nn.routing.base import RouterBase, not_replayed
 from kofn.nn.routing.checks import JOINT as JOINT
 from kofn.nn.routing.processes import processes_of
-from kofn.nn.routing.quantile import QuantileBias
+from kofn.nn.routing.quantile import QuantileBias, observed
 from kofn.nn.routing.selection import (
     ALONE,
     SELECTIONS,
     Settings,
+    at_once,
     bad_tokens,
     known_tokens,
     select,
@@ -101,17 +102,24 @@ class Routing(RouterBase):
         learns = self.training and not is_recomputing()
         how = _settings(self, learns, scores)
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
-        compared = scores if quantile is None else how.compared(scores)
-        # Where no token meets another, it matters to the load alone whether one is bad.
-        bad = bad_tokens(scores) if self.training or self.selection not in ALONE else None
-        known = known_tokens(bad, mask)
-        if quantile is not None and self.per_sequence and self.training:
-            of_tokens = (compared, quantile(), int(self.k), length or 1, known, self.groups)
-            how = how._replace(bias=biases_of_sequences(*of_tokens))
-        routed = select(self.selection, scores, mask, bad, known, how)
+        by_sequence = quantile is not None and self.per_sequence and self.training
+        usual = self.selection == "hard" and mask is None and not by_sequence
+        bad, routed = None, at_once(scores, how) if usual else None
+        if routed is None:
+            # Where no token meets another, it matters to the load alone whether one is bad.
+            if self.training or self.selection not in ALONE:
+                bad = bad_tokens(scores)
+            known = known_tokens(bad, mask)
+            if by_sequence:
+                of_tokens = int(self.k), length or 1, known, self.groups
+                biases = biases_of_sequences(how.compared(scores), how.bias, *of_tokens)
+                how = how._replace(bias=biases)
+            routed = select(self.selection, scores, mask, bad, known, how)
         if learns:
             if quantile is not None:
-                quantile.observe(compared, not_replayed(routed.replayed, mask), self.groups)
+                own = not_replayed(routed.replayed, mask)
+                if how.gating.sigmoid or not observed(quantile, scores, own, self.groups):
+                    quantile.observe(how.compared(scores), own, self.groups)
             self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None)
         if self.following is not None and self.following.records:
             return routed.weights, self.following.record(routed.indices, routed.taken)

@@ -80,6 +80,15 @@ def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(gates, indices, taken, replayed)
 
 
+def at_once(scores: Tensor, how: Settings) -> Routed | None:
+    """Return what `hard` does of usual tokens, none of which is bad, by one call; or None."""
+    gating = how.gating
+    if how.groups is not None or how.replay is not None or not gating.softly:
+        return None
+    found = routing.choice_at_once(scores, int(how.k), gating, how.bias)
+    return None if found is None else Routed(*found, None)
+
+
 def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """All experts serve every token; the k largest weights count as choices."""
     rows = None if mask is None else mask[:, None]

@@ -181,9 +181,13 @@ def _check_groups(model: str, selection: str, balance: float | str | None) -> No
 def _check_names(models: tuple[str, ...]) -> None:
     for model in models:
         if model not in table.MODELS:
-            own = [each for each in table.MODELS if plain(each) == plain(str(model))]
+            known = isinstance(model, str) and plain(model)
+            own = [each for each in table.MODELS if plain(each) == known]
             hint = f"; you may mean {own[0]!r}" if own else ""
-            raise ValueError(f"models must be among {tuple(table.MODELS)}; got {model!r}{hint}")
+            said = repr(model)
+            if not isinstance(model, str):  # a model's own text is pages long
+                said = f"a {type(model).__name__}: give names, before models are made"
+            raise ValueError(f"models must be among {tuple(table.MODELS)}; got {said}{hint}")
 
 
 def _check_free(stock: str) -> None:

@@ -33,6 +33,10 @@ _MODULES = {
     "ranked": "choice.ranked",
     "truncated": "choice.truncated",
     "back": "choice.truncated",
+    "required": "choice.required",
+    "mixture": "choice.mixture",
+    "mixture_back": "choice.mixture",
+    "tally": "choice.mixture",
 }
 
 
@@ -44,7 +48,8 @@ def code_of(name: str, size: int, kind: str = "float") -> Code:
 def codes(size: int) -> list[Code]:
     """All that choices need for numbers of that size."""
     of_integers = [code_of(name, size, "int") for name in ("largest", "ranked")]
-    return [*(code_of(name, size) for name in _MODULES), *of_integers]
+    served = (name for name in _MODULES if size == 4 or name not in ("required", "tally"))
+    return [*(code_of(name, size) for name in served), *of_integers]
 
 
 def hard(x: Array, k: Number) -> Array:

@@ -13,6 +13,18 @@ N, X, K, OUT, MASK, WAY = range(4, 10)
 RANKS = WAY
 WORDS = 10
 
+# A job of required.py, in the place of OUT and what follows: the addresses of the bias, of the mean
+# of biases, and of the tokens that are in it; two ranks, and whether these were found.
+BIAS, MEAN, TOKENS, FIRST, LAST, SETTLED = range(7, 13)
+REQUIRED_WORDS = 13
+
+# A job of mixture.py, after the same: the addresses of a bias or 0, and of memory for scores with
+# it, of the indices and scores of the largest, of their softmax and a copy of it; whether there is
+# a NaN; on the way back, those of cotangents of weights and of scores. Then of each of three parts
+# the addresses of its function, of its job and of its memory.
+BIASED, INDICES, CHOSEN, SHARES, COPY, SPOILT, SPREAD, SLOPES = range(8, 16)
+OF_LARGEST, OF_WEIGHTS, OF_SHARES, MIXTURE_WORDS = range(16, 26, 3)
+
 ROWS = 16  # that are searched at once, one per lane
 BLOCK = 16  # columns that are sorted at once
 ABREAST = 1024  # the longest rows whose k-th scores are found so
@@ -46,6 +58,14 @@ def room_of_choices(n: int, k: float, size: int) -> int:
     """Return the words that a thread needs for hard choices: columns of rows abreast, twice."""
     whole = min(max(ceil(k), 1), n) if k > 0 else 1
     return 2 * kept_of(n, whole) * ROWS * size // 8
+
+
+def room_of_required(n: int, k: int, count: int, size: int) -> int:
+    """Return the words that required.py needs for the k-th largest of rows, 0 where it serves none:
+    columns twice, rows with a bias, an answer, keys.
+    """
+    kept = kept_of(n, k)
+    return kept and -(-((2 * kept + n) * ROWS + n + n * count) * size // 8)
 
 
 def room_of(n: int, k: int) -> int:

@@ -63,6 +63,43 @@ class Pass:
         return [Code("rows.pass_loops", name, PASS, "", of, number) for name, of in names]
 
 
+SUMS: list[Sum] = []
+"""Those of the files that are imported."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """Σ f(p) over the weights of a row, one or more f; it stands beside the function that takes it.
+
+    All code for it is made of its formulas, in the words of links/vocabulary.py: array code,
+    compiled code, and the ways back of both. `metrics/sums.py` evaluates it.
+    """
+
+    file: str
+    """Its file's `__name__`."""
+    name: str
+    """Its name there."""
+    terms: Callable[..., tuple[Any, ...]]
+    """terms(p, *numbers) -> f(p) of each f, 0 at p = 0, as weights that are masked are 0; NaN where
+    p is."""
+    slopes: Callable[..., tuple[Any, ...]]
+    """slopes(p, *numbers) -> their f′(p)."""
+    numbers: int = 0
+    """How many numbers they take, which are the same for all rows; with the f, five at most."""
+    count: int = 1
+    """How many f there are."""
+    outer: Callable[..., Any] | None = None
+    """outer(*sums, *numbers, *more) is the answer, by array code; there may be more per row."""
+
+    def __post_init__(self) -> None:
+        SUMS.append(self)
+
+    def code(self, part: str, size: int) -> Code:
+        """Return the pass for its "terms" or its "slopes", of numbers of so many bytes."""
+        name = f"{part}@{self.file}:{self.name}"
+        return Code("passes.sum_loops", name, PASS, "", 0, f"float{8 * size}")
+
+
 VALUE = Answer("pass_loops", "integrate", "total", "value")
 """S_k and its slope in T."""
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kofn.kernels.cpu.runtime import openmp
-from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import rooms
 
 _WORDS = REGISTER // 8
@@ -53,8 +53,7 @@ def work_on(
     Each has `room` words of its own, all 0 at first, or those that are to be `cleared`. No answer
     may depend on who works on what.
     """
-    n, count = rows.shape[-1], prod(rows.shape[:-1])
-    crew = 1 if n * count < 2 * grain else min(wanted(rows), count)
+    crew = 1 if prod(rows.shape) < 2 * grain else min(wanted(rows), job[COUNT])
     room = -(-room // _WORDS) * _WORDS
     own, scratch = rooms(crew, room, cleared=cleared)
     first, _ = job.buffer_info()

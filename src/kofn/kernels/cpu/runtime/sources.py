@@ -32,9 +32,14 @@ def shared() -> list[Path]:
     """Return the files of other rooms that compiled code depends on."""
     names = "kernels/contract.py", "kernels/constants.py", "arrays/kinds.py"
     links = sorted((KERNELS.parent / "links").rglob("*.py"))
-    passes = sorted((KERNELS.parent / "operations").glob("*.py"))
-    passes = [file for file in passes if b"= Pass(" in file.read_bytes()]
+    rooms = (sorted((KERNELS.parent / room).glob("*.py")) for room in ("operations", "metrics"))
+    passes = [file for room in rooms for file in room if is_of_passes(file.read_bytes())]
     return [*(KERNELS.parent / name for name in names), *links, *passes]
+
+
+def is_of_passes(data: bytes) -> bool:
+    """Return whether a file of another room has a pass."""
+    return b"= Pass(" in data or b"= Sum(" in data
 
 
 def counts(file: Path, data: bytes) -> bool:

@@ -81,6 +81,32 @@ def log_chance(q):
     return log(max(q, real(q, 1e-30)))
 
 
+FAINT, LIFT, LOG_LIFT = 1e-30, 2.0**100, 100 * math.log(2)
+"""What is less is multiplied before its logarithm is taken: it may be subnormal."""
+
+
+@inline
+def log_of_any(z):
+    faint, infinity = z < real(z, FAINT), real(z, math.inf)
+    found = log(z * real(z, LIFT) if faint else z)
+    found -= real(z, LOG_LIFT) if faint else real(z, 0.0)
+    found = found if z < infinity else z
+    return found if z > real(z, 0.0) else real(z, math.nan)
+
+
+FAR, E_FAR, PER_E_FAR = 50.0, math.exp(50.0), math.exp(-50.0)
+"""A power beyond e^±far is the product of two, which may be infinite, or subnormal."""
+
+
+@inline
+def raised(base, log_base, exponent):
+    z, far_, most, one = exponent * log_base, real(log_base, FAR), reach(log_base), real(base, 1.0)
+    rest = z - far_ if z > far_ else (z + far_ if z < -far_ else z)
+    other = real(z, E_FAR) if z > far_ else (real(z, PER_E_FAR) if z < -far_ else one)
+    found = exponential(rest if rest < most else most) * other
+    return found if z == z else z
+
+
 @inline
 def log_rest(small):
     """log(1 − s) for 0 ≤ s ≤ ½: as in `log1p`, the rounding of 1 − s cancels."""
@@ -110,6 +136,13 @@ def _(u):
         return u * u * (c0 + u * (c1 + u * (c2 + u * (c3 + u * q))))
 
     return single if u == types.float32 else double
+
+
+@inline
+def expm1(u):
+    below = -abs(u)
+    change = expm2(below) + below
+    return change if u < real(u, 0.0) else -change / (real(u, 1.0) + change)
 
 
 def farthest(z: Any) -> Any:
@@ -144,6 +177,7 @@ _SHARED = {"like": real, "least": min, "greatest": max, "size": abs}
 _OF_ENTRIES = _SHARED | {
     "exp": exponential,
     "exp_in_reach": exponential_in_reach,
+    "expm1": expm1,
     "expm2": expm2,
     "far": far,
     "far_tail": far_tail,
@@ -151,10 +185,12 @@ _OF_ENTRIES = _SHARED | {
     "log": log,
     "log1p": log1p,
     "log_chance": log_chance,
+    "log_of_any": log_of_any,
     "log_rest": log_rest,
     "normal_tail": normal_tail,
     "over": quotient,
     "power": power,
+    "raised": raised,
     "reach": reach,
     "rounding": kink,
     "sqrt": math.sqrt,

@@ -1,0 +1,88 @@
+"""Kernels of short calls on torch tensors, kept by the shape, of which autograd knows nothing
+(test_adapters_short.py, test_nn_router_quantile_limits.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from kofn import kernels
+from kofn.arrays import torch as of_torch
+from kofn.kernels.contract import kind_of
+from kofn.links.link import by_id
+from kofn.operations.operation import Operation
+
+MOST = 256
+"""Kernels that are kept; before there are more, all are forgotten."""
+
+_kept: dict[Any, Any] = {}
+"""By the shape of the rows and all that the kernel knows of them; or that there is none."""
+
+
+def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:
+    """Return the function of cpu/ready.py that runs an operator on such a tensor, or None.
+
+    The numbers are those of a compiled program, which has the kernels that it was traced with.
+    """
+    key = operation.name, x.shape, x.dtype, k, t, link, alpha
+    run = _kept.get(key)
+    if run is None:
+        run = _keep(key, _run_of(operation, x, k, t, link, alpha))
+    return run if run and x.is_contiguous() and not x.is_neg() else None
+
+
+def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:
+    usual = type(k) is type(t) is float and type(alpha) in (float, type(None))
+    inner, ready = by_id(link, alpha) if usual else None, kernels.ready()
+    if inner is None or ready is None or not x.is_cpu or x.itemsize == 2:
+        return None
+    if kind_of(inner) is None or not ready.serves(x.shape):
+        return None
+    return getattr(ready, operation.ready)(ready.Rows(tuple(x.shape), x.itemsize, k, t, inner))
+
+
+def tally(indices: Any, counts: Any) -> bool:
+    """Add to counts how often indices name them, all at hand; return whether it was done."""
+    torch = sys.modules["torch"]
+    if not (_is_usual(indices, torch.int64) and _is_usual(counts, torch.int64)):
+        return False
+    ready = kernels.ready() if kernels.wanted() else None
+    if ready is not None:
+        ready.tally(indices, counts)
+    return ready is not None
+
+
+def required(scores: Any, bias: Any, k: Any, mean: Any, tokens: Any) -> bool:
+    """Add the bias that rows of scores require to a mean, as nn/routing/quantile.py says; return
+    whether that was possible: the numbers are finite, and all of them at hand.
+    """
+    if type(k) is not int or sys.modules.get("torch") is None:
+        return False
+    if not of_torch.state.is_eager(scores) or scores.ndim != 2:
+        return False
+    torch = sys.modules["torch"]
+    if not _is_usual(tokens, torch.int64):
+        return False
+    for each in (scores, bias, mean):
+        if not _is_usual(each, torch.float32):
+            return False
+    key = "required", scores.shape, k
+    run = _kept.get(key)
+    if run is None:
+        ready = kernels.ready()
+        run = _keep(key, ready.required(tuple(scores.shape), k) if ready is not None else False)
+    return bool(run and kernels.wanted() and run(scores, bias, mean, tokens))
+
+
+def _is_usual(x: Any, dtype: Any) -> bool:
+    """Return whether the memory of a tensor holds its numbers, of that dtype, in order."""
+    usual = type(x) is sys.modules["torch"].Tensor and x.dtype is dtype and x.is_cpu
+    return usual and x.is_contiguous() and not x.is_neg()
+
+
+def _keep(key: Any, run: Any) -> Any:
+    if len(_kept) >= MOST:
+        _kept.clear()
+    _kept[key] = run or False
+    return run

@@ -32,7 +32,7 @@ def answer(of: Sum, p: ArrayT, *numbers: float, beside: tuple[Array, ...] = ()) 
         sums = route.answer(SUMS, p, settings=(of, numbers))
         sums = (sums,) if of.count == 1 else sums
     else:
-        xp = namespace(p)
+        xp: Any = namespace(p)
         terms = of.terms if entries < 0 else terms_in(of, xp)
         sums = [xp.sum(term, axis=-1) for term in terms(p, *numbers)]
     return sums[0] if of.outer is None else of.outer(*sums, *numbers, *beside)

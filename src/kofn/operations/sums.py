@@ -6,6 +6,7 @@ No torch operator: a compiled function has array code, which compilers join with
 from __future__ import annotations
 
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_torch, namespace
@@ -28,7 +29,8 @@ def by_arrays(p: Array, of: Sum, numbers: Numbers = ()) -> Array:
     """Return the sums of a row, (…), or (count, …) of more than one."""
     xp = namespace(p)
     sums = [xp.sum(term, axis=-1) for term in of.terms(p, *numbers)]
-    return sums[0] if of.count == 1 else xp.stack(sums)
+    answer: Array = sums[0] if of.count == 1 else xp.stack(sums)
+    return answer
 
 
 @lru_cache
@@ -36,7 +38,12 @@ def terms_in(of: Sum, xp: Any) -> Any:
     """Return its formula in a framework's own functions: words look for them at each call."""
     words = {word: getattr(vocabulary, word) for word in vocabulary.__all__}
     own = {word: getattr(xp, name) for word, name in _NAMES.items()}
-    return Target(words | own, rebound)(of.terms)
+    return Target(words | own, _here)(of.terms)
+
+
+def _here(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """Keep what else a module has: PyTorch looks for it where anomalies are to be found."""
+    return rebound(function, function.__globals__ | names)
 
 
 _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "where": "where"}
@@ -44,9 +51,9 @@ _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "wh
 
 def _back_by_arrays(p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Array:
     slopes: Any = of.slopes(p, *numbers)
-    if of.count == 1:
-        return cotangent[..., None] * slopes[0]
-    return sum(each[..., None] * slope for each, slope in zip(cotangent, slopes, strict=True))
+    every: Any = cotangent if of.count > 1 else (cotangent,)
+    found: Array = sum(g[..., None] * slope for g, slope in zip(every, slopes, strict=True))
+    return found
 
 
 def _back(backend: SumKernels, p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Any:

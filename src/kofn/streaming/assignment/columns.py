@@ -66,12 +66,12 @@ def thresholds(each: Passes, c: np.ndarray, temperature: np.ndarray, link: Link)
     with np.errstate(all="ignore"):
         seen = _surveyed(each, len(c))
         k = np.where(seen.top < c, c - seen.top, np.where(np.isnan(c), c, 0.0))
-        p = Columns(c, k, seen.number, np.broadcast_to(temperature, c.shape), inner)
+        p: Any = Columns(c, k, seen.number, np.broadcast_to(temperature, c.shape), inner)
         open_, bad = (k > 0) & (k < p.n), np.isnan(c) | np.isnan(seen.high)
         at = _searched(p, each, seen, open_ & ~bad)
         bad = bad | (seen.number + seen.top == 0)
-        found: np.ndarray = np.sum(answered(p, at, open_, bad), axis=0)  # type: ignore[arg-type]
-        return found - temperature * float(inner.edge)
+        found: Any = answered(p, at, open_, bad)
+        return np.asarray(found.anchor + found.offset - temperature * float(inner.edge))
 
 
 class Survey(NamedTuple):
@@ -123,11 +123,11 @@ def _searched(p: Columns, each: Passes, seen: Survey, open_: np.ndarray) -> Plac
     if not lost.any():
         return search.at
     high, low = (np.array(part) for part in search.at)
-    rows = _Reductions(each, lost)
+    rows: Any = _Reductions(each, lost)
     few, t = p.k[lost], p.temperature[lost]
-    pair = solve(rows.x, few, t, p.link, rows)  # type: ignore[arg-type]
+    pair = solve(rows.x, few, t, p.link, rows)
     if p.link.capped is not False:
-        pair = at_end(rows.x, few, t, p.link, *pair, rows)  # type: ignore[arg-type]
+        pair = at_end(rows.x, few, t, p.link, *pair, rows)
     high[lost], low[lost] = pair
     return Place(high, low)
 

@@ -148,7 +148,7 @@ class Assignment:
 
     def __init__(self, matrix: Matrix, k: Any, capacity: Any, temperature: float) -> None:
         self.matrix, self.k, self.unit = matrix, k, 1.0
-        self.closed: list[tuple[np.ndarray, np.ndarray]] = []  # columns, by steps
+        self.closed: list[tuple[Any, ...]] = []  # columns, by steps
         if matrix.m >= 0:
             self._check(k, capacity)
         seen = self.seen = self._survey()
@@ -162,7 +162,7 @@ class Assignment:
         if capacity is not None:
             c = np.broadcast_to(in_float64(capacity), (1, matrix.n))
         total = np.array([seen.total])
-        self.c = summing_to(total, c, seen.number > 0, tolerance_of(k, capacity))
+        self.c: Any = summing_to(total, c, seen.number > 0, tolerance_of(k, capacity))
         self.lost = not seen.high < math.inf  # no finite price, or a NaN
         if self.lost:
             self.c = self.c * math.nan
@@ -184,22 +184,23 @@ class Assignment:
 
         Then c and t are those of what is open, and scores are in a unit whose squares are floats.
         """
-        given, seen = self.c, self.seen
-        possible = not (seen.bad or impossible(given, seen.number).any())
-        self.spread = apart(np.array([seen.low]), np.array([seen.high]))
+        given: Any = self.c
+        seen = self.seen
+        possible = not (seen.bad or np.any(impossible(given, seen.number)))
+        self.spread: Any = apart(np.array([seen.low]), np.array([seen.high]))
         if self.spread[0] > float(np.finfo(np.float64).max) ** 0.5:
             self.unit = float(self.spread[0])
             least = float(np.finfo(np.float64).smallest_normal)
             self.t = np.maximum(self.t / self.unit, least)
         while possible:
-            columns = closing(self.c, given, seen.number)
+            columns: Any = closing(self.c, given, seen.number)
             if not (seen.closes or any(flags.any() for flags in columns)):
                 break
             self.closed.append(columns)
             seen = self._survey()
             self.c = given - seen.full
         self.of_columns, self.full, self.number = self.seen.number, seen.full, seen.number
-        possible = possible and not (seen.bad or impossible(self.c, seen.number).any())
+        possible = possible and not (seen.bad or np.any(impossible(self.c, seen.number)))
         self.c = np.where(seen.number > 0, self.c, 0.0)
         low, high = np.array([seen.low]) / self.unit, np.array([seen.high]) / self.unit
         self.spread = apart(low, high)
@@ -226,10 +227,12 @@ class Assignment:
         return Open(x, k, self.c, self.t, self.number)
 
     def part(self, x: np.ndarray, first: int) -> Part:
-        live = (x > -math.inf) | np.isnan(x)
+        live: Any = (x > -math.inf) | np.isnan(x)
         number, full = live.sum(-1), np.zeros_like(live)
         k = rest = np.where(number > 0, self._k_of(first, x.shape[1]), 0.0)
         for columns in self.closed:
+            none: Any
+            every: Any
             none, every = closed(live, closing(rest, k, number), columns)
             live, full, rest = live & ~none & ~every, full | every, rest - every.sum(-1)
             number = live.sum(-1)
@@ -249,12 +252,12 @@ class Assignment:
         def see(part: Part) -> Survey:
             x, live, full = part.x, part.live, part.full
             number = live.sum(-1)
-            nothing, every = closing(part.rest, part.k, number)
+            flags: Any = closing(part.rest, part.k, number)
             some = number[number > 0].astype(np.float64)
             return Survey(
                 live.sum(-2), full.sum(-2), float(part.k.sum()), len(some),
-                float(some.min(initial=math.inf)), bool((nothing | every).any()),
-                bool(impossible(part.rest, number).any()),
+                float(some.min(initial=math.inf)), bool((flags[0] | flags[1]).any()),
+                bool(np.any(impossible(part.rest, number))),
                 float(np.min(x, initial=math.inf, where=live)),
                 float(np.max(x, initial=-math.inf, where=live)),
             )  # fmt: skip

@@ -184,3 +184,18 @@ found, expected = of(x), kofn.soft_topk(x, 2) + kofn.KSubset(x, 2).entropy()
 assert torch.allclose(found, expected, atol=1e-5)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.full
+def test_the_first_call_may_be_one_of_sizes_that_are_symbols():
+    """PyTorch goes over it twice, and may not find that the first time has changed anything."""
+    code = """
+import torch, kofn
+torch.set_num_threads(1)
+def weights(x, temperature):
+    return kofn.soft_topk(x, 2, temperature=temperature)
+of = torch.compile(weights, fullgraph=True, dynamic=True, backend="aot_eager")
+x, temperature = torch.randn(5, 9), torch.rand(5) + 0.5
+torch.testing.assert_close(of(x, temperature), weights(x, temperature))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

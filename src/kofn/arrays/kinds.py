@@ -260,3 +260,8 @@ def promoting(rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(*arguments, **named)
 
     return whole
+
+
+# Dynamo goes over a function twice where sizes become symbols: both times it must find the same.
+if "torch" in sys.modules:
+    namespace_of("torch")

@@ -4,7 +4,8 @@ The environment variable KOFN_PLATFORM names another platform than this machine'
 a wheel without a library, which runs anywhere. The library has code for every level of processors,
 or, where pip installs from a checkout or an address, for this machine's own alone, in a third of
 the time: KOFN_LEVELS, "all" or "own", says it otherwise. On a lesser processor than that, kofn says
-at the first call that its library does not serve, and answers by Numba or array code.
+at the first call that its library does not serve, and answers by Numba or array code. With
+KOFN_HANDLER=none the library lacks the handler that JAX's programs call, and jaxlib is not needed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NEEDED = "jaxlib>=0.7", "numba>=0.62,<0.69"
-"""What compiles kernels: Numba, up to the last release that is known; XLA's header is in jaxlib."""
+NEEDED = ("numba>=0.62,<0.69",)
+"""What compiles kernels: Numba, up to the last release that is known."""
+OF_HANDLER = "jaxlib>=0.7"
+"""What has XLA's header."""
 ZIG = "ziglang>=0.14"
 """What links them where there is no C compiler."""
 
@@ -32,7 +35,8 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
 
         if self.target_name != "wheel" or not can_compile():
             return []
-        return [*NEEDED] if c_compiler() else [*NEEDED, ZIG]
+        needed = [*NEEDED, OF_HANDLER] if self._has_handler() else [*NEEDED]
+        return needed if c_compiler() else [*needed, ZIG]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make the library; of an editable installation, `make library` does."""
@@ -53,7 +57,8 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         try:
             from wheels.library import build, is_portable, own_levels
 
-            build(name, made, None if all_levels else own_levels(name), tell=self.app.display_info)
+            levels, tell = None if all_levels else own_levels(name), self.app.display_info
+            build(name, made, levels, tell=tell, handler=self._has_handler())
         except Exception as error:  # of the compiler, of Numba, of a full disk
             if wanted:
                 raise
@@ -71,6 +76,12 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             raise ValueError(f"KOFN_LEVELS must be 'all' or 'own', got {chosen!r}")
         # pip sets this variable while it builds what it installs; `python -m build` does not.
         return chosen == "all" or not (chosen or ("PIP_BUILD_TRACKER" in os.environ and not wanted))
+
+    def _has_handler(self) -> bool:
+        chosen = os.environ.get("KOFN_HANDLER")
+        if chosen not in (None, "", "xla", "none"):
+            raise ValueError(f"KOFN_HANDLER must be 'xla' or 'none', got {chosen!r}")
+        return chosen != "none"
 
     def _find_wheels(self) -> None:
         for path in (self.root, str(Path(self.root, "src"))):

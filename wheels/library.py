@@ -48,10 +48,12 @@ def build(
     levels: Iterable[str] | None = None,
     jobs: int = 0,
     tell: Callable[[str], None] = lambda _: None,
+    handler: bool = True,
 ) -> None:
     """Make the library of a platform, whole or not at all; of all its levels, or of some.
 
-    `tell` gets a line of progress now and then.
+    Without the handler, programs of JAX are array code, and jaxlib is not needed. `tell` gets a
+    line of progress now and then.
     """
     platform = PLATFORMS[name]
     chosen = tuple(platform.levels if levels is None else levels)
@@ -73,7 +75,7 @@ def build(
         (place / "layout.h").write_text(header.header(), encoding="utf-8")
         (place / "functions.h").write_text(_digests(), encoding="utf-8")
         made = place / platform.library
-        _link(name, platform, chosen, place, objects, made)
+        _link(name, platform, chosen, place, objects, made, handler)
         os.replace(made, out)
 
 
@@ -127,7 +129,10 @@ def _headers() -> Path:
     """Return the folder of the headers that jaxlib ships."""
     found = find_spec("jaxlib")
     if found is None or found.origin is None:
-        raise RuntimeError("jaxlib, which has a header that is needed, is not installed")
+        raise RuntimeError(
+            "jaxlib, which has a header that is needed, is not installed; KOFN_HANDLER=none builds "
+            "a library that JAX's programs cannot call"
+        )
     return Path(found.origin).parent / "include"
 
 
@@ -138,16 +143,17 @@ def _link(
     place: Path,
     objects: Sequence[Path],
     made: Path,
+    handler: bool,
 ) -> None:
-    sources = [str(KERNELS / source) for source in SOURCES]
+    sources = [str(KERNELS / source) for source in SOURCES[: 1 + handler]]
     quoted = {
         "KOFN_SOURCES": library.made_of(),
-        "KOFN_HANDLER": header.made_of(),
+        "KOFN_HANDLER": header.made_of() if handler else "",
         "KOFN_LEVELS": " ".join(levels),
     }
     options = [
         *(f'-D{key}="{value}"' for key, value in quoted.items()),
-        *(f"-I{folder}" for folder in (place, _headers())),
+        *(f"-I{folder}" for folder in (place, *([_headers()] if handler else []))),
         *("-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-s", "-o", str(made)),
     ]
     listed = place / "objects"
@@ -197,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="the file; this machine's: where kofn finds it")
     parser.add_argument("--levels", nargs="*", help="only these, such as v3; all by default")
     parser.add_argument("--own", action="store_true", help="only this machine's own level")
+    parser.add_argument("--no-handler", action="store_true", help="without what JAX calls")
     parser.add_argument("--jobs", type=int, default=0, help="processes; one per processor")
     chosen = parser.parse_args(arguments)
     if chosen.platform is None:
@@ -205,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--out must name a file for {chosen.platform}, which is not this machine's")
     out = chosen.out or library.FILE
     levels = own_levels(chosen.platform) if chosen.own else chosen.levels
-    build(chosen.platform, out, levels, chosen.jobs)
+    build(chosen.platform, out, levels, chosen.jobs, handler=not chosen.no_handler)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 
 

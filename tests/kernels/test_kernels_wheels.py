@@ -130,7 +130,7 @@ def hook(tmp_path, monkeypatch):
     """The hook of a wheel, and the warnings that it displays."""
     from wheels.hook import Library
 
-    for name in ("KOFN_PLATFORM", "KOFN_LEVELS", "PIP_BUILD_TRACKER"):
+    for name in ("KOFN_PLATFORM", "KOFN_LEVELS", "KOFN_HANDLER", "PIP_BUILD_TRACKER"):
         monkeypatch.delenv(name, raising=False)
     heard = []
     app = SimpleNamespace(display_warning=heard.append, display_info=print)
@@ -163,9 +163,12 @@ def test_pip_gets_what_compiles_where_there_are_wheels_of_it(
     monkeypatch.setattr(platforms, "own", lambda: name)
     monkeypatch.setattr(platforms.sys, "version_info", version)
     monkeypatch.setattr(platforms, "c_compiler", lambda: compiler)
-    needed = {re.split(r"\W", each)[0] for each in hook[0].dependencies()}
+    needed = [re.split(r"\W", each)[0] for each in hook[0].dependencies()]
+    monkeypatch.setenv("KOFN_HANDLER", "none")
+    without = [re.split(r"\W", each)[0] for each in hook[0].dependencies()]
     monkeypatch.undo()
-    assert needed == asked
+    assert {*needed} == asked
+    assert {*without} == asked - {"jaxlib"}
 
 
 def test_a_library_that_cannot_be_made_does_not_end_an_installation(hook, monkeypatch):
@@ -213,7 +216,8 @@ def test_pip_compiles_for_this_machine_alone(given, own, hook, monkeypatch, caps
     """And says how far it is. No index takes such a wheel, for its name says this system."""
     asked = []
 
-    def fake(name, out, levels, *, tell):
+    def fake(name, out, levels, *, tell, handler):
+        assert handler
         asked.append(levels)
         tell("kofn: 3 of 400 functions are compiled")
 
@@ -232,6 +236,49 @@ def test_levels_are_all_or_own(hook, monkeypatch):
     monkeypatch.setenv("KOFN_LEVELS", "v3")
     with pytest.raises(ValueError, match="KOFN_LEVELS must be 'all' or 'own', got 'v3'"):
         hook[0].initialize("standard", {"force_include": {}})
+
+
+def test_the_handler_is_xla_s_or_none(hook, monkeypatch):
+    asked = []
+    monkeypatch.setattr(build, "build", lambda *_, handler, **options: asked.append(handler))
+    for chosen in ("", "xla", "none"):
+        monkeypatch.setenv("KOFN_HANDLER", chosen)
+        hook[0].initialize("standard", {"force_include": {}})
+    assert asked == [True, True, False]
+    monkeypatch.setenv("KOFN_HANDLER", "jax")
+    with pytest.raises(ValueError, match="KOFN_HANDLER must be 'xla' or 'none', got 'jax'"):
+        hook[0].dependencies()
+
+
+@pytest.mark.full
+def test_a_library_without_a_handler_serves_all_but_jax(tmp_path):
+    """And is built where there is no jaxlib."""
+    made = tmp_path / served.FILE.name
+    code = f"""
+import sys
+from pathlib import Path
+sys.modules["jaxlib"] = None
+from wheels import library
+library.main(["--own", "--no-handler", "--out", {str(made)!r}])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    code = f"""
+import warnings
+from pathlib import Path
+from kofn.kernels.cpu.runtime import library
+library.FILE = Path({str(made)!r})
+import jax, numpy as np, kofn
+x = np.linspace(0, 1, 9, dtype=np.float32)
+expected = kofn.soft_topk(x, 2)
+assert library.found() is not None
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    found = jax.jit(lambda x: kofn.soft_topk(x, 2))(x)
+np.testing.assert_allclose(found, expected, atol=1e-6)
+(warning,) = heard
+assert "built without the handler that JAX calls" in str(warning.message), warning
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_only_archives_are_published(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 import kofn
 from places import ROOT
-from wheels.hook import NEEDED
+from wheels.hook import NEEDED, OF_HANDLER
 from wheels.platforms import COMPILE
 
 RELEASE = ROOT / "tests" / "release"
@@ -73,9 +73,11 @@ def test_the_recipe_of_conda_says_what_pyproject_says():
     assert context["version"] == kofn.__version__
     python = conda(f"python{PROJECT['requires-python']}")
     assert needs["run"] == [*python, *conda(*PROJECT["dependencies"])]
-    *always, compiled = needs["host"]
+    *always, compiled, called = needs["host"]
     assert always == ["python", "pip", *conda(*build_system)]
-    assert sorted(compiled["then"]) == sorted(conda(*NEEDED))
+    assert compiled == {"if": 'library != "none"', "then": conda(*NEEDED)}
+    assert called["then"] == conda(OF_HANDLER)
+    assert called["if"] == f'{compiled["if"]} and handler == "{context["handler"]}"'
     extras = PROJECT["optional-dependencies"]
     assert needs["run_constraints"] == conda(*extras["jit"], *extras["torch"], *extras["jax"])
     named = {*re.findall(r'"(\w+-\w+)"', context["library"])}

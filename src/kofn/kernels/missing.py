@@ -8,6 +8,8 @@ import warnings
 NUMBA = "numba", "llvmlite"
 LIBRARY = "kofn.so"
 """The `name` of the ImportError of a module that needs the library, with Numba or without it."""
+HANDLER = "kofn_xla_serve"
+"""The same of one that needs the library's handler of XLA's calls."""
 
 _reasons: list[str] = []
 _warned = False
@@ -15,8 +17,8 @@ _warned = False
 
 def note(error: ImportError) -> None:
     """Remember that kernels could not be imported for want of Numba or a library, if it is that."""
-    if error.name == LIBRARY:
-        _reasons.append(LIBRARY)
+    if error.name in (LIBRARY, HANDLER):
+        _reasons.append(error.name)
     elif (error.name or "").partition(".")[0] in NUMBA:
         _reasons.append(NUMBA[0])
 
@@ -35,6 +37,8 @@ def tell() -> None:
         cure = 'install it with: pip install "kofn[jit]", which serves NumPy and PyTorch '
     else:
         where, cure = " in JAX's programs", "Numba does not serve JAX "
+        if HANDLER in _reasons:
+            why = "its library of kernels was built without the handler that JAX calls"
     warnings.warn(
         f"kofn runs its array code{where}, tens of times slower than its compiled code, because "
         f"{why}; {cure}(or set the environment variable KOFN_KERNELS=reference to choose the array "

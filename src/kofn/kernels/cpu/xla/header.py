@@ -7,6 +7,7 @@ from importlib import import_module
 
 from kofn.kernels.cpu.runtime import library
 from kofn.kernels.cpu.runtime.sources import KERNELS, digest
+from kofn.kernels.cpu.xla.layout import SYMBOL
 
 LAYOUTS = {
     "CALL": "xla.layout",
@@ -37,5 +38,9 @@ def made_of() -> str:
 
 
 def found() -> ctypes.CDLL | None:
-    """Return the library, if its handler is as the sources are; its functions may be others."""
-    return library.found() or library.stale("kofn_handler", made_of())
+    """Return the library, if its handler is as the sources are; its functions may be others.
+
+    One that was built with KOFN_HANDLER=none has none.
+    """
+    found = library.found() or library.stale("kofn_handler", made_of())
+    return found if found is not None and hasattr(found, SYMBOL) else None

@@ -20,7 +20,7 @@ from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.rows import layout as rows
 from kofn.kernels.cpu.rows.passes import LOG_WEIGHTS, Answer
-from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime import library, native
 from kofn.kernels.cpu.runtime.layout import COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import address
 from kofn.kernels.cpu.runtime.native import Code
@@ -33,7 +33,8 @@ ROWS = "kofn_rows"
 
 _LIBRARY = header.found()
 if _LIBRARY is None:  # handler.c is nowhere else
-    raise ImportError("there is no library of compiled kernels", name=missing.LIBRARY)
+    lacks = missing.LIBRARY if library.found() is None else missing.HANDLER
+    raise ImportError("there is no library of compiled kernels with a handler", name=lacks)
 
 _SERVE = _LIBRARY.kofn_xla_serve
 _TABLE = (ctypes.c_int64 * layout.TABLE).in_dll(_LIBRARY, layout.SYMBOL)

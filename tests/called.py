@@ -71,6 +71,21 @@ WRITERS = [each for each in EVERY if has(getattr(each, "values", [each])[0], "--
 every_writer = pytest.mark.parametrize("name", WRITERS)
 
 
+def _dear(names):
+    """The same names; those of programs that take seconds are left to the full run."""
+    plain = [getattr(each, "values", [each])[0] for each in names]
+    dear = [name == "select" or name.startswith("studies") for name in plain]
+    return [
+        pytest.param(name, marks=pytest.mark.full if is_dear else ())
+        for name, is_dear in zip(plain, dear, strict=True)
+    ]
+
+
+most_commands = pytest.mark.parametrize("name", _dear(EVERY))
+most_writers = pytest.mark.parametrize("name", _dear(WRITERS))
+"""For what all programs leave to the same code of kofn/commands/terminal.py."""
+
+
 def typed(name, *more, out=True):
     """The arguments of a call."""
     given = ["--out", OUT.get(name, "c")] if out and has(name, "--out") else []

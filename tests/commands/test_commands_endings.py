@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from called import (
     CALLS,
     COMMANDS,
-    every_command,
     every_writer,
     has,
+    most_commands,
+    most_writers,
     names_of,
     run,
     target_of,
@@ -112,7 +113,7 @@ needs_forks = pytest.mark.skipif(sys.platform != "linux", reason="needs a proces
 
 
 @needs_forks
-@every_writer
+@most_writers
 @pytest.mark.parametrize(
     "limit", [200, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 1000))]
 )
@@ -130,7 +131,7 @@ def test_a_disk_that_is_full_leaves_nothing_half_done(name, limit, here):
 
 
 @needs_forks
-@every_command
+@most_commands
 @pytest.mark.parametrize("unbuffered", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_standard_output_is_whole_or_the_status_says_so(name, unbuffered, here):
     """A disk that fills up takes some bytes of a write, and a pipe of which nobody reads none."""
@@ -158,7 +159,7 @@ def test_standard_output_is_whole_or_the_status_says_so(name, unbuffered, here):
 
 
 @needs_forks
-@every_writer
+@most_writers
 def test_of_two_runs_at_once_one_is_refused(name, here):
     """The first has begun to write when the second comes; both would end with "Wrote"."""
     results = names_of(name, here)[1]

@@ -15,6 +15,7 @@ import torch
 import kofn
 from places import TESTS
 from release import kernel
+from support import ONE_OF_EACH
 from wheels.hub import files
 from wheels.hub.__main__ import BACKENDS, STARTS, WITHOUT, main
 from wheels.hub.router import layers
@@ -39,8 +40,8 @@ def answers(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KOFN_KERNELS", "reference")
         patch.setattr(kofn, "layers", layers, raising=False)
-        expected = kernel.answers(kofn, rows, torch)
-    torch.save((rows, expected), folder / "answers.pt")
+        expected = kernel.answers(kofn, rows, ONE_OF_EACH, torch)
+    torch.save((rows, ONE_OF_EACH, expected), folder / "answers.pt")
     return rows, expected
 
 

@@ -23,11 +23,12 @@ def loaded(folder, name=None):
     return module
 
 
-def answers(kernel, rows, torch):
+def answers(kernel, rows, links, torch):
     """Answers and gradients of functions and layers, for scores and weights of each dtype."""
-    found = []
+    found, hard = [], links[-1]
+    ways = [dict(k=2.5, link=link, temperature=0.5, hard=link == hard) for link in links]
     for x, weight in rows:
-        for how in HOW:
+        for how in ways:
             scores = x.clone().requires_grad_()
             weights = kernel.soft_topk(scores, **how)
             gates, indices = kernel.topk_gates(scores, 2, link=how["link"], bias=x[0])
@@ -37,10 +38,6 @@ def answers(kernel, rows, torch):
         for layer in (kernel.layers.TopKRouter, kernel.layers.SharesTopKRouter):
             found += routed(layer.forward, x, weight, torch)
     return [each.detach() for each in found]
-
-
-LINKS = "logistic", "normal", "entmax"
-HOW = [dict(k=2.5, link=link, temperature=0.5, hard=link == "normal") for link in LINKS]
 
 
 class Router:
@@ -75,14 +72,14 @@ def is_pure(layer, torch):
 
 def side_by_side(folder, torch):
     """Two versions of the kernel, each with operators of its own, answer as kofn does."""
-    rows, expected = torch.load(folder / "answers.pt")
+    rows, links, expected = torch.load(folder / "answers.pt")
     one, two = (
         loaded(folder / "build" / "torch-cpu"),
         loaded(folder / "torch-ext" / "kofn_router", "v2"),
     )
     for kernel in (one, two):
         assert all(is_pure(vars(kernel.layers)[name], torch) for name in LAYERS), kernel
-        found = answers(kernel, rows, torch)
+        found = answers(kernel, rows, links, torch)
         assert len(found) == len(expected)
         for i, (each, wanted) in enumerate(zip(found, expected, strict=True)):
             assert each.dtype == wanted.dtype, i
@@ -111,7 +108,7 @@ def compiled(folder, torch):
 
 def interpreted(folder, torch):
     """Triton's kernels, in its interpreter, answer as array code does."""
-    rows, _ = torch.load(folder / "answers.pt")
+    rows, *_ = torch.load(folder / "answers.pt")
     kernel = loaded(folder / "build" / "torch-cuda")
     x, k = rows[0][0][:2].clone().requires_grad_(), torch.tensor([2.5, 3.0])
     for link in ("logistic", "entmax"):
@@ -132,7 +129,7 @@ def by_kernels(folder, torch):
     """The library of the Hub loads the folder, and gives a model's router the layer's forward."""
     import kernels
 
-    rows, _ = torch.load(folder / "answers.pt")
+    rows, *_ = torch.load(folder / "answers.pt")
     kernel = kernels.get_local_kernel(folder)
     x, weight = rows[0]
     assert kernel.__name__.startswith("_kofn_router_")

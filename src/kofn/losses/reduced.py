@@ -27,7 +27,7 @@ def reduced(
     without an available entry, so that finite losses tell that there is none.
     """
     xp = namespace(loss)
-    total = xp.sum(loss)
+    total: ArrayT | None = xp.sum(loss)
     finite = _is_finite(total)
     if not finite:
         loss = constant_where(_is_barred(target), loss)

@@ -86,14 +86,16 @@ LOG_WEIGHTS = Operation(
 
 def _at_labels(backend: Backend, given: Given, labels: Array) -> tuple[Array, Array]:
     """Return log p of one label per row, which takes θ, and p of no other entry."""
-    x, k, temperature, link = given[:4]
+    k, temperature, link = given[1:4]
+    x: Any = given.scores
     theta = threshold_of(backend, given)
     own = x.gather(-1, labels[..., None])
     if math.isfinite((own[..., 0] - theta[0]).sum().item()):  # then each is
         logs = backend.logarithms(own, own.new_empty(own.shape), theta, k, temperature, link)
     else:
-        logs, theta = _log_weights(backend, given)
-        logs = logs.gather(-1, labels[..., None])
+        every: Any
+        every, theta = _log_weights(backend, given)
+        logs = every.gather(-1, labels[..., None])
     return logs[..., 0], theta
 
 
@@ -104,7 +106,8 @@ def _at_labels_back(
 
     Not where p is small, as its digits are those of e^z, nor where its slope underflows.
     """
-    x, k, temperature, link = given[:4]
+    k, temperature, link = given[1:4]
+    x: Any = given.scores
     at = labels[..., None]
     z = ((x.gather(-1, at) - theta[0][..., None]) - theta[1][..., None]) / temperature
     p = link.cdf(z)

@@ -102,7 +102,9 @@ def clip(x: Tensor, low: Any = None, high: Any = None, /) -> Tensor:
             return torch.full_like(x, torch.nan)
         return torch.clamp(x, low, high)
     ends = (
-        end if end is None or isinstance(end, Tensor) else torch.as_tensor(end).to(x)
+        end
+        if end is None or isinstance(end, Tensor)
+        else torch.as_tensor(end, dtype=x.dtype, device=x.device)
         for end in (low, high)
     )
     return torch.clamp(x, *ends)

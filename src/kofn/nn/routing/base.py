@@ -118,13 +118,14 @@ class RouterBase(Counting):
             calls = self.__dict__["unstepped"] = self.unstepped + 1  # not by a module's setattr
             if calls == MOST and (self.balance is not None or callable(self.temperature)):
                 _warn_of_steps()
-        counts, usual = None, at_hand and taken is None
+        load: Tensor | None = None
+        usual = at_hand and taken is None
         for each in (self, self.balance):
             if not isinstance(each, Counting) or (usual and tally(indices, each.counts)):
                 continue
-            if counts is None:
-                counts = once(counts_of(indices, taken, self.num_experts, at_hand))
-            each.add(counts)
+            if load is None:
+                load = once(counts_of(indices, taken, self.num_experts, at_hand))
+            each.add(load)
 
 
 def not_replayed(replayed: Tensor | None, mask: Tensor | None) -> Tensor | None:

@@ -111,6 +111,7 @@ class Routing(RouterBase):
                 bad = bad_tokens(scores)
             known = known_tokens(bad, mask)
             if by_sequence:
+                assert how.bias is not None  # of the quantiles
                 of_tokens = int(self.k), length or 1, known, self.groups
                 biases = biases_of_sequences(how.compared(scores), how.bias, *of_tokens)
                 how = how._replace(bias=biases)

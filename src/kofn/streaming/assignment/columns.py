@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from kofn.arrays.kinds import Array
 from kofn.links.link import Link
 from kofn.solver.bracket import bell, widening
 from kofn.solver.equation import far
@@ -55,7 +56,7 @@ class Columns(NamedTuple):
         return self.link
 
     @staticmethod
-    def z(anchor: np.ndarray, offset: np.ndarray) -> Any:
+    def z(anchor: Array, offset: Array) -> Any:
         """Return the place itself, by which `look` takes the sums."""
         return Place(anchor, offset)
 
@@ -117,7 +118,8 @@ def _searched(p: Columns, each: Passes, seen: Survey, open_: np.ndarray) -> Plac
         upper, below, above, slopes, lower = sum(each(lambda y: _sums(p, y, at)))
         return newton_of(p, at.anchor, Sums(upper - p.k, below, above, slopes), lambda: lower)
 
-    search = newton_search(p, begun(*_bracket(p, seen, open_), open_), look, bisections(p.k))
+    start, low, high = _bracket(p, seen, open_)
+    search = newton_search(p, begun(start, low, high, open_), look, bisections(p.k))
     sure = search.found & ~search.flat & ((slopes > 0) | (p.link.capped is False))
     lost = open_ & ~sure
     if not lost.any():

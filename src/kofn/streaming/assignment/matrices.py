@@ -14,6 +14,7 @@ import numpy as np
 
 from kofn.arrays.checks import check_broadcasts, check_real, check_scores
 from kofn.arrays.kinds import cast, contiguous, framework, is_jax, is_torch, namespace
+from kofn.arrays.unfit import refuse_unfit
 from kofn.maps.assignment.arguments import check_margin, refuse_unmet, summing_to, tolerance_of
 from kofn.maps.assignment.margins import Open, closed, closing, impossible
 from kofn.maps.assignment.sight import apart
@@ -173,7 +174,9 @@ class Assignment:
         m, n = self.matrix.m, self.matrix.n
         margins = (("k", k, m, n, "row"), ("capacity", capacity, n, m, "column"))
         for name, value, size, most, of in margins:
-            if framework(value) is not None:
+            kind = framework(value)
+            if kind is not None:
+                refuse_unfit(kind, name, value)
                 check_real(name, value)
                 check_broadcasts(name, tuple(value.shape), (size,), f"one number per {of}")
             elif name == "k" or value is not None:

@@ -89,7 +89,8 @@ class _Matrix:
             def see(p: Open) -> Any:
                 y = p.x - beta[..., None, :]
                 alpha = thresholds_of(y, p.k, t, self.spread, self.link)
-                return function((p.x - np.asarray(alpha)[..., :, None])[0])
+                x: Any = p.x
+                return function((x - np.asarray(alpha)[..., :, None])[0])
 
             return self.of.each("thresholds of columns", see)
 

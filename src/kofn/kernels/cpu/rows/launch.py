@@ -357,8 +357,8 @@ def deal(
     if crew == 1:
         run(first, scratch, alpha, True)
     else:
-        works = [(run, (first, scratch + 8 * width * i, alpha, i == 0)) for i in range(apart)]
-        works += [(native.function(ASSIST), (shared,))] * (crew - apart)
+        leads = [(run, (first, scratch + 8 * width * i, alpha, i == 0)) for i in range(apart)]
+        works = [*leads, *[(native.function(ASSIST), (shared,))] * (crew - apart)]
         arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels, costs
         pool.together(x, works, (words, job, kept, own, *arrays))
     return job[layout.GIVEN_UP] != 0

@@ -27,7 +27,7 @@ def reduced(
     without an available entry, so that finite losses tell that there is none.
     """
     xp = namespace(loss)
-    total: ArrayT | None = xp.sum(loss)
+    total = xp.sum(loss)
     finite = _is_finite(total)
     if not finite:
         loss = constant_where(_is_barred(target), loss)
@@ -36,7 +36,7 @@ def reduced(
     weight = None if plain_mean else target.row_weight
     if counted is not None:
         loss, weight = of_counted(loss, counted, weight)
-        total = None
+        return over_rows(loss, weight, reduction)
     return over_rows(loss, weight, reduction, total)
 
 

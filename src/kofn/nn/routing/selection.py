@@ -85,8 +85,11 @@ def at_once(scores: Tensor, how: Settings) -> Routed | None:
     gating = how.gating
     if how.groups is not None or how.replay is not None or not gating.softly:
         return None
-    found: Any = routing.choice_at_once(scores, int(how.k), gating, how.bias)
-    return None if found is None else Routed(*found, taken=None)
+    found = routing.choice_at_once(scores, int(how.k), gating, how.bias)
+    if found is None:
+        return None
+    gates, indices = found
+    return Routed(gates, indices, None)
 
 
 def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:

@@ -143,7 +143,7 @@ def _link(
     place: Path,
     objects: Sequence[Path],
     made: Path,
-    handler: bool,
+    handler: bool = True,
 ) -> None:
     sources = [str(KERNELS / source) for source in SOURCES[: 1 + handler]]
     quoted = {

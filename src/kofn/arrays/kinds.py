@@ -263,5 +263,5 @@ def promoting(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # Dynamo goes over a function twice where sizes become symbols: both times it must find the same.
-if "torch" in sys.modules:
+if sys.modules.get("torch") is not None:
     namespace_of("torch")

@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 KEYWORDS = {
@@ -46,6 +45,7 @@ def names_in(module: str) -> list[str]:
     """Return the `__all__` of a module of ours that may not be loaded, from its source."""
     import ast
     from importlib.util import find_spec
+    from pathlib import Path
 
     found = find_spec(module)
     source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""

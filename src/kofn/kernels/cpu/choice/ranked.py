@@ -22,7 +22,7 @@ from kofn.kernels.cpu.choice.keys import (
     types_of,
 )
 from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
-from kofn.kernels.cpu.choice.search import count_above, count_from
+from kofn.kernels.cpu.choice.search import count_above, count_from, least_above
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
@@ -35,16 +35,6 @@ def _least_from(row, t, most):
     least = most
     for i in range(row.size):
         least = min(least, row[i] if row[i] >= t else most)
-    return least
-
-
-@plain
-def _least_above(row, t, most):
-    """Return the least key above t; `most` if there is none."""
-    widest_vectors()
-    least = most
-    for i in range(row.size):
-        least = min(least, row[i] if row[i] > t else most)
     return least
 
 
@@ -93,7 +83,7 @@ def _find(row, mask, address, size, ranks, out, most, between, into):
     for i in range(ranks.size):
         rank = max(min(ranks[i], live - 1), np.int64(0))
         if rank == below + equal and equal > 0:
-            key, below = _least_above(row, key, most), below + equal
+            key, below = least_above(row, key, most), below + equal
             equal = live - below - count_above(row, key)
         elif not below <= rank < below + equal:
             t, _ = bound(row, address, size, live - rank, out, 0, between)

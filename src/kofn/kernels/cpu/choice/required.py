@@ -29,7 +29,7 @@ from kofn.kernels.cpu.choice.layout import (
     X,
     kept_of,
 )
-from kofn.kernels.cpu.choice.search import middle
+from kofn.kernels.cpu.choice.search import least_above, middle
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
@@ -58,15 +58,6 @@ def _count_to(keys, t):
 
 
 @plain
-def _least_above(keys, t, most):
-    widest_vectors()
-    least = most
-    for i in range(keys.size):
-        least = min(least, keys[i] if keys[i] > t else most)
-    return least
-
-
-@plain
 def _neighbours(keys, first, last):
     """The keys of two ranks, from 0 for the least on, of which the second is at most one more."""
     low, high = _ends(keys)
@@ -83,7 +74,7 @@ def _neighbours(keys, first, last):
             else:
                 low = t
             t = middle(low, high)
-    return high, high if reach > last else _least_above(keys, high, _ends(keys)[1])
+    return high, high if reach > last else least_above(keys, high, _ends(keys)[1])
 
 
 @plain

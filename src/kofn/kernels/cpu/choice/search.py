@@ -124,3 +124,13 @@ def kth_largest(x, k, least, greatest):
                 return low, above
     low = least_from(x, low)  # what reaches it, and fewer than k are above
     return low, count_above(x, low)
+
+
+@plain
+def least_above(row, t, most):
+    """Return the least key above t; `most` if there is none."""
+    widest_vectors()
+    least = most
+    for i in range(row.size):
+        least = min(least, row[i] if row[i] > t else most)
+    return least

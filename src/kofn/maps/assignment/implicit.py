@@ -33,8 +33,8 @@ from kofn.maps.assignment.newton import (
     scale_of,
     schur,
     weighted,
+    weights_of,
 )
-from kofn.maps.topk import soft_topk
 
 
 def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tuple[Open, Array]:
@@ -83,8 +83,7 @@ def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
     delta = xp.zeros_like(beta)
     for step in range(2):
         y = p.x - (beta + delta)[..., None, :]
-        weights = soft_topk(y, p.k, link=link, temperature=p.t[..., None])
-        excess = xp.sum(weights, axis=-2) - p.c
+        excess = xp.sum(weights_of(link, y, p.k, p.t[..., None]), axis=-2) - p.c
         change = excess - stop_gradient(excess)
         # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
         change = change if step == 0 else change + change**2.5

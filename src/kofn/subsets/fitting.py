@@ -2,7 +2,7 @@
 
 π(y) = π* is the stationary point of log Z(y) − ⟨π*, y⟩, which is convex; it has one for every π*
 in (0, 1)ⁿ whose sum is a whole number, and that one up to a constant. The Jacobian H is known by
-its products (`routes.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
+its products (`operations.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
 so that few products do.
 """
 

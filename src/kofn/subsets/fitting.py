@@ -70,7 +70,7 @@ def _solved(rows: conditional_bernoulli.Rows, right: Array, weight: Array) -> Ar
     total = inner(weight, xp.ones_like(weight))
 
     def conditioned(left: Array) -> Array:
-        # Without its constant, of which H sees nothing.
+        # Without its constant, which H does not see.
         mean = inner(left, xp.ones_like(left)) / xp.where(total > 0, total, 1.0)
         return xp.where(some, inverse * left - mean, 0.0)
 

@@ -48,7 +48,7 @@ def newton_step(
 
 
 def damped(error: Array, damping: Array) -> Array:
-    """Return what is added to the diagonal of S, whose numbers are at most 1."""
+    """Return the addition to the diagonal of S, whose numbers are at most 1."""
     xp = namespace(error)
     least = float(xp.finfo(error.dtype).eps) * 16
     return xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))

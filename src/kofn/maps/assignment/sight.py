@@ -23,7 +23,7 @@ from kofn.maps.assignment.wide import Near, near
 
 
 class Matrix(Columns, Protocol):
-    """Matrices with prices to be found, of which the search holds a number per column at most."""
+    """Matrices with prices to be found; the search holds a number per column of them at most."""
 
     @property
     def t(self) -> Array:
@@ -34,7 +34,7 @@ class Matrix(Columns, Protocol):
         """Return how far the scores that are open are apart, of each matrix."""
 
     def look(self, beta: Array, t: Array) -> tuple[Any, Array]:
-        """Return what is to be kept of these prices, and what columns have in excess by them."""
+        """Return an object to keep for these prices, and what columns have in excess by them."""
 
     def newton_step(
         self, seen: Any, excess: Array, error: Array, room: Array, damping: Array

@@ -104,7 +104,7 @@ def soft_assignment(
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
         capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
-        dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
+        dtype is the scores'. A matrix is NaN if it has a NaN, if arrays of margins do not
         match, or if its mask or −inf leave no weights with these margins. A row or column that
         takes nothing, or all that is available, has weights of 0 or 1 without a gradient. The
         gradients of k and capacity are 0 where a column takes all that is available, and where the

@@ -113,7 +113,10 @@ class SubsetKernels(Protocol):
 
 
 class ChoiceKernels(Protocol):
-    """The functions of a backend for hard choices: scores (…, n)."""
+    """The functions of a backend for hard choices: scores (…, n).
+
+    One without `ranked` has no other way of `largest` than of scores, and no mask there.
+    """
 
     def hard(self, x: Array, k: Any) -> Any:
         """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
@@ -229,7 +232,12 @@ BACKENDS = (
         f"{cpu.__name__}.knapsack.launch",
         f"{cpu.__name__}.passes.sums",
     ),
-    Backend(gpu.serves, f"{gpu.__name__}.rows.launch", f"{gpu.__name__}.subsets.launch"),
+    Backend(
+        gpu.serves,
+        f"{gpu.__name__}.rows.launch",
+        f"{gpu.__name__}.subsets.launch",
+        f"{gpu.__name__}.choice.launch",
+    ),
 )
 
 
@@ -245,7 +253,7 @@ def serving_of(
 ) -> Any:
     """Return the kernels of a field of `Backend` for these arrays and this link, or None.
 
-    `offered` is the attribute of the kernels that has the links served, or is None.
+    `offered` is the attribute of the kernels that has the links served, or is None or missing.
     """
     if not wanted():
         return None
@@ -256,7 +264,7 @@ def serving_of(
             break
     kernels = None if name is None else _imported(name) or module(name)
     if kernels is None or link is None:
-        return kernels
+        return kernels if offered == "SERVED" or hasattr(kernels, offered) else None
     served = getattr(kernels, offered, None)
     kind = kind_of(link)
     if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond

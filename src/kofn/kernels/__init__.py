@@ -129,6 +129,10 @@ class ChoiceKernels(Protocol):
         or, for another `way` of contract.py, `first`, of integers, too.
         """
 
+    tally: Any
+    """(x, indices, counts) -> None: add to each array of counts how often the indices of rows
+    without a NaN name each entry; a backend need not have it."""
+
     def ranked(self, x: Array, ranks: Array, mask: Any = None) -> Any:
         """Return `formulas.choice.ranked`, for ranks (…, m) of int64."""
 

@@ -196,6 +196,7 @@ ANSWERS = (
     (answers.likelihoods, (None,), dict(WANTED=True)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
+    (choices.tally, (None,), dict(WIDTH=8)),
 )
 OF_ANSWERS = [
     (kernel, kind, n, sm, more)
@@ -219,8 +220,9 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled)
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)
-    if kernel is choices.largest:
-        types |= dict(out_at="*i64", k="i32")
+    if kernel is not choices.hard:
+        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
+        types |= dict(out_at="*i64", k="i32") | of_counts
     found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)

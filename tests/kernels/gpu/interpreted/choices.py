@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kofn
+import kofn.nn
 from kofn.maps.balance import largest_indices
 
 HALVES = [torch.float32, torch.float16, torch.bfloat16]
@@ -41,6 +42,21 @@ def test_indices_of_the_largest(n, dtype, reference):
     for k in {0, 1, min(5, n), n}:  # those of 200 by a sort
         found = largest_indices(rows(n, dtype), k)
         assert torch.equal(found, reference(largest_indices, rows(n, dtype), k))
+
+
+@pytest.mark.parametrize("options", [{}, dict(balance=1e-3), dict(balance="quantile")], ids=str)
+def test_a_router_counts_tokens_without_a_nan(options, reference):
+    def counts():
+        torch.manual_seed(0)
+        router = kofn.nn.TopKRouter(5, 7, 3, **options)
+        hidden = torch.randn(20, 5)
+        hidden[4] = math.nan
+        for _ in range(2):
+            weights = router(hidden)[1]
+        load = getattr(router.balance, "counts", router.counts)
+        return weights.isnan().any(-1).nonzero().tolist(), router.counts.tolist(), load.tolist()
+
+    assert counts() == reference(counts)
 
 
 def test_a_hard_choice_has_the_gradient_of_weights(reference):

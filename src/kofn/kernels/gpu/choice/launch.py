@@ -21,7 +21,7 @@ def hard(x: Tensor, k: Any) -> Tensor:
     """Return the hard top-k of rows, for k per row or one float."""
     x = rows.packed(x)
     out = rows.empty(x, x.shape)
-    _launch(programs.hard, x, k if isinstance(k, float) else rows.packed(k), out)
+    _launch(programs.hard, x, k if isinstance(k, float) else rows.packed(k), (out,))
     return out
 
 
@@ -33,14 +33,26 @@ def largest(x: Tensor, k: int) -> Tensor:
         return known.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     out = rows.empty(x, (*x.shape[:-1], k), torch.int64)
     if k:
-        _launch(programs.largest, x, k, out)
+        _launch(programs.largest, x, k, (out,))
     return out
 
 
-def _launch(kernel: Any, x: Tensor, k: Any, out: Tensor) -> None:
+def tally(x: Tensor, indices: Tensor, counts: tuple[Tensor, ...]) -> None:
+    """Add to counts of int64 how often the indices of rows without a NaN name each entry.
+
+    Whole numbers add up to the same in any order.
+    """
+    width = (rows.power_of_2(indices.shape[-1]),)
+    _launch(
+        programs.tally, rows.packed(x), indices.shape[-1], (rows.packed(indices), counts), width
+    )
+
+
+def _launch(kernel: Any, x: Tensor, k: Any, arrays: tuple[Any, ...], more: Any = ()) -> None:
     n = x.shape[-1]
     count = x.numel() // max(n, 1)
     if count:
         shape = rows.shape_of(n)
         given, programs_ = programs.Choices(x, k, count, n), -(-count // shape.rows)
-        launch(kernel, programs_, given, (out,), shape[:2], rows.options_of(shape.warps))
+        constants = (*more, *shape[:2])
+        launch(kernel, programs_, given, arrays, constants, rows.options_of(shape.warps))

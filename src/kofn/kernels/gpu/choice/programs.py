@@ -89,6 +89,30 @@ def hard(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def tally(
+    given: Choices,
+    indices_at,
+    counts_at,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Add to each array of counts how often the k indices of rows without a NaN name each."""
+    rows, here, stretch = _stretch_of(given, ROWS)
+    bad = tl.zeros((ROWS, BLOCK), tl.float32)
+    for at in range(0, given.n, BLOCK):
+        x, _ = scores(stretch, at, -INF, BLOCK)
+        bad += tl.where(x != x, 1.0, 0.0)
+    columns, counts = tl.arange(0, WIDTH)[None, :], here & (tl.sum(bad, axis=1) == 0.0)
+    there = counts[:, None] & (columns < given.k)
+    chosen = tl.load(
+        indices_at + rows.to(tl.int64)[:, None] * given.k + columns, mask=there, other=0
+    )
+    for i in tl.static_range(len(counts_at)):
+        tl.atomic_add(counts_at[i] + chosen, chosen * 0 + 1, mask=there, sem="relaxed")
+
+
+@triton.jit
 def largest(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write the indices of the k largest scores, largest first, ties to the lowest index."""
     rows, here, stretch = _stretch_of(given, ROWS)

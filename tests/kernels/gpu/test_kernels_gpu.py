@@ -60,7 +60,7 @@ def test_interpreted(names, marked):
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
 
 
-NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+NUMBERS = {"ignored": "i32", "count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 PER_ROW = ("k", "temperature")
 
 
@@ -186,14 +186,15 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
 
 
 ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)
+RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
 ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
-    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True)),
-    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True)),
-    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False)),
-    (answers.likelihoods, (None,), dict(WANTED=True)),
+    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),

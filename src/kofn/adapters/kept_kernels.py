@@ -53,6 +53,14 @@ def tally(indices: Any, counts: Any) -> bool:
     return ready is not None
 
 
+def tally_of(scores: Any) -> Any:
+    """Return what adds up the choices of such scores where these are, without a wait; or None."""
+    if not of_torch.state.is_plain(scores):
+        return None
+    chooser = kernels.serving_of("choice", scores, "torch", offered="tally")
+    return None if chooser is None else chooser.tally
+
+
 def required(scores: Any, bias: Any, k: Any, mean: Any, tokens: Any) -> bool:
     """Add the bias that rows of scores require to a mean, as nn/routing/quantile.py says; return
     whether that was possible: the numbers are finite, and all of them at hand.

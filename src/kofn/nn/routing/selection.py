@@ -49,9 +49,10 @@ class Settings(NamedTuple):
         """
         scores = scores.detach()
         excluded = scores <= torch.finfo(scores.dtype).min / 2
+        if self.gating.sigmoid:
+            return routing.sigmoids(scores).masked_fill_(excluded, -math.inf)
         wide = torch.promote_types(scores.dtype, torch.float32)
-        compared = routing.sigmoids(scores) if self.gating.sigmoid else scores.to(wide)
-        return compared.masked_fill(excluded, -math.inf)
+        return scores.to(wide).masked_fill(excluded, -math.inf)
 
 
 class Routed(NamedTuple):

@@ -64,7 +64,7 @@ def run(code, **environment):
 
 
 @pytest.mark.usefixtures("kernels_on")
-@pytest.mark.parametrize("name", full_but(("segments", "compiled"), FIRST))
+@pytest.mark.parametrize("name", full_but(("segments", "torch"), FIRST))
 def test_the_first_call_without_numba_says_so_and_no_other(name):
     framework = {"compiled": "torch"}.get(name, name)
     load = f"import {framework}" if framework in ("torch", "jax") else ""

@@ -78,7 +78,7 @@ def is_right(name):
 
 
 @every_writer
-@pytest.mark.parametrize("numbers", [range(20), *MUTATIONS[1:]])
+@pytest.mark.parametrize("numbers", [range(6), *MUTATIONS[1:]])
 def test_a_damaged_record_is_refused_and_kept(name, numbers, here, monkeypatch):
     """What --resume reads: of kofn apply, and the checkpoint of a study."""
     if not has(name, "--resume"):

@@ -49,7 +49,7 @@ def test_every_method_trains_on_every_task_and_is_reported(here, tasks):
     result = run("--steps", 3, "--seeds", 1, *given)
     assert result.exit_code == 0, result.output
     assert sorted(os.listdir("kofn-sae")) == FILES
-    assert all((here / "kofn-sae" / name).stat().st_size > 5000 for name in FILES)
+    assert all((here / "kofn-sae" / name).stat().st_size > 2000 for name in FILES)
     found = json.loads((here / "kofn-sae/sae.json").read_text())
     assert len(found["summary"]) == len(tasks) * len(METHODS)
     for each in found["summary"]:

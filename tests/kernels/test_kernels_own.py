@@ -51,6 +51,7 @@ def answers(x, link):
     yield kofn.soft_topk_threshold(x.detach(), 2.5, link=link)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("link", "built_in", "dtype", "n"), AGAIN)
 def test_the_formulas_of_a_built_in_link_have_its_bits(link, built_in, dtype, n):
     x = torch.tensor(X[:, :n], dtype=getattr(torch, dtype))
@@ -146,6 +147,7 @@ def test_it_is_pickled_by_its_class_and_compiled_once_for_all_threads():
     assert all(np.array_equal(one, found[0]) for one in found)
 
 
+@pytest.mark.full
 def test_a_class_of_the_same_name_with_other_formulas_is_another_link():
     class Student(links.ScalarLink):
         @staticmethod

@@ -12,7 +12,7 @@ from scipy import integrate
 import oracles
 from kofn import Link, links, soft_topk, soft_topk_sum
 from kofn.links import table
-from support import CAUCHY, INNER, LINKS, TWO_TAILS
+from support import CAUCHY, INNER, LINKS, TWO_TAILS, full_but
 
 Z = np.linspace(-6, 6, 241) + 0.0123  # away from the kinks
 ALPHAS = (1.0, 1.02, 1.1, 1.3, 1.5, 2.0, 2.7)
@@ -131,7 +131,7 @@ def user_logistic(**more):
     return Link(lambda z: 1 / (1 + np.exp(-z)), lambda z: 1 / (2 + np.exp(z) + np.exp(-z)), **more)
 
 
-@pytest.mark.parametrize("name", TWO_TAILS)
+@pytest.mark.parametrize("name", full_but(TWO_TAILS[-1:], TWO_TAILS))
 def test_higher_derivatives_of_logarithms_on_jax_are_those_of_float64(name):
     link = INNER[name]
     points = np.array([-60.5, -30.5, -12.5, -9.7, -3.3, -0.4, 0.7, 4.2])

@@ -32,7 +32,7 @@ def lines_of_the_page():
 
 def test_the_page_has_what_is_counted():
     """A few functions here; `python -m benchmarks.gpu.counted --write` counts all."""
-    names = ("torch.softmax", "soft_topk", "soft_topk, hard", "topk_gates", "softmax_loss", "topk")
+    names = ("torch.softmax", "soft_topk", "topk_gates")
     found = counted(*names)
     assert len(found) == len(names)
     page = lines_of_the_page()

@@ -19,13 +19,15 @@ from kofn.kernels.gpu.rows.formulas import (
     distance,
     edge,
     has_two_tails,
+    is_balanced_by_logs,
+    log_tail,
     outside,
     tail,
     unit,
 )
 from kofn.kernels.gpu.rows.loops import Stretch, Theta, alpha_of_entries, entries, scores
 from kofn.kernels.gpu.rows.one_program import Given, alpha_of, per_row, row_of
-from kofn.kernels.gpu.rows.words import by_kind, log1p
+from kofn.kernels.gpu.rows.words import by_kind, log1p, log_rest
 
 _NAMED = dict(z="z", rise="rise")
 integral = by_kind("integral", "z, rise", **_NAMED)
@@ -37,9 +39,7 @@ hazard = by_kind("hazard", "z, rise", **_NAMED)
 """(F′/F, F′) where F > 0; zeros elsewhere."""
 
 _WITH_LOGARITHMS = contract.with_formula("logarithm", "hazard")
-_SKEW = contract.with_formula("log_above")
-LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS and each not in _SKEW)
-"""The links whose log F′ far above θ is that far below it."""
+LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS)
 WITH_OMEGA = contract.with_formula("omega")
 
 
@@ -86,7 +86,11 @@ def logarithms(given: Given, out_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLO
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
         z, _ = _placed(x, hi, theta)
-        logs = logarithm(KIND, z, rise) + known[:, None]
+        if is_balanced_by_logs(KIND):
+            logs, _, _ = _by_logs(KIND, z, rise)
+        else:
+            logs = logarithm(KIND, z, rise)
+        logs += known[:, None]
         logs = tl.where((tl.abs(hi) == INF)[:, None], of_all, logs)
         logs = tl.where(x == INF, share[:, None], tl.where(x <= DELETED, -INF, logs))
         _put(out, at, logs, filled, BLOCK)
@@ -103,16 +107,31 @@ def _pulled(KIND: tl.constexpr, stretch, g_row, at, hi, theta, BLOCK: tl.constex
     z, moves = _placed(x, hi, theta)
     z = tl.minimum(tl.maximum(z, -1e18), 1e18)
     rise = alpha_of_entries(theta) - 1.0
-    steep, _ = hazard(KIND, z, rise)
-    moved = moves & (steep > 0.0)
-    lower = z
-    if has_two_tails(KIND):
-        lower = -tl.abs(z)
-    below, _ = hazard(KIND, lower, rise)
-    logs = logarithm(KIND, lower, rise) + tl.log(tl.where(moves & (below > 0.0), below, 1.0))
+    if is_balanced_by_logs(KIND):
+        _, steep, logs = _by_logs(KIND, z, rise)
+        below = steep
+    else:
+        steep, _ = hazard(KIND, z, rise)
+        lower = z
+        if has_two_tails(KIND):
+            lower = -tl.abs(z)
+        below, _ = hazard(KIND, lower, rise)
+        logs = logarithm(KIND, lower, rise) + tl.log(tl.where(moves & (below > 0.0), below, 1.0))
     logs = tl.where(moves & (below > 0.0), logs, -INF)
     # Weights that are exactly 0 are constant, and may carry any cotangent.
+    moved = moves & (steep > 0.0)
     return tl.where(moved, g * steep, 0.0), logs, z, moves, filled
+
+
+@triton.jit
+def _by_logs(KIND: tl.constexpr, z, rise):
+    """Return (log F, F′/F, log F′) by the logarithms of both tails."""
+    t, upper, slope, _ = tail(KIND, z * unit(KIND, 1.0), rise + 1.0)
+    low, steep = log_tail(KIND, False, z)
+    high, fall = log_tail(KIND, True, z)
+    t = tl.where(upper, t, 0.0)
+    logs = tl.where(upper, high + tl.log(fall), low + tl.log(steep))
+    return tl.where(upper, log_rest(t), low), tl.where(upper, slope / (1.0 - t), steep), logs
 
 
 @triton.jit

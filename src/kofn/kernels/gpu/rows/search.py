@@ -29,6 +29,7 @@ from kofn.kernels.gpu.rows.formulas import (
     is_capped,
     quantile,
 )
+from kofn.kernels.gpu.rows.own import Own
 from kofn.kernels.gpu.rows.words import inverse
 
 ROUNDS = tl.constexpr(128)  # evaluations before the search ends wherever it is
@@ -39,6 +40,7 @@ SPREAD = tl.constexpr(constants.SPREAD)
 NEAR_TOP = tl.constexpr(constants.NEAR_TOP)
 USUAL = tl.constexpr(constants.USUAL)
 LAST = tl.constexpr(contract.LAST_SINGLE)
+LAST_STEPS = tl.constexpr({order: last[0] for order, last in contract.LAST_STEPS.items()})
 LAST_BY_LOGS = tl.constexpr(contract.LAST_BY_LOGS[0])
 STEPS = tl.constexpr(contract.STEPS)
 
@@ -221,13 +223,13 @@ def halley(k, live, total, rest, excess, weight, slope):
 @triton.constexpr_function
 def last_step(kind):
     """Return the longest last step: its cube, or its square at a kink, is below rounding."""
-    return LAST.value[kind]
+    return LAST_STEPS.value[kind.traits.kind.order] if isinstance(kind, Own) else LAST.value[kind]
 
 
 @triton.constexpr_function
 def steps_beyond(kind):
     """Return the number of steps that go beyond the end of a link's support, from close by."""
-    return STEPS.value[kind]
+    return kind.traits.kind.steps if isinstance(kind, Own) else STEPS.value[kind]
 
 
 @triton.jit

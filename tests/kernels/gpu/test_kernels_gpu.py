@@ -21,6 +21,7 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from kofn.kernels.gpu.choice import programs as choices
     from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.rows.own import own_of
@@ -36,7 +37,7 @@ full = pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses", "own"), "not full"),
+        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices", "own"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
@@ -62,7 +63,7 @@ def test_interpreted(names, marked):
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
 
 
-NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+NUMBERS = {"ignored": "i32", "count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 PER_ROW = ("k", "temperature")
 
 
@@ -73,7 +74,7 @@ def described(kernel, sums, entries, alpha, per_row, types):
     """
     kinds, aligned = {}, []
     special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries) | types
-    numbers = {**NUMBERS, "alpha": alpha, **dict.fromkeys(PER_ROW, per_row)}
+    numbers = {**NUMBERS, "alpha": alpha, **dict.fromkeys(PER_ROW, per_row)} | types
 
     def kind_of(name, *place):
         if name == "n" or name.endswith("_at") or (name in PER_ROW and per_row == "*fp32"):
@@ -209,14 +210,19 @@ def test_links_of_a_users_own_compile_to_registers_alone(link, name, n, sm, comp
     assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", code)
 
 
+ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)
+RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
 ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
-    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True)),
-    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True)),
-    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False)),
-    (answers.likelihoods, (None,), dict(WANTED=True)),
+    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (choices.hard, (None,), {}),
+    (choices.largest, (None,), {}),
+    (choices.tally, (None,), dict(WIDTH=8)),
 )
 OF_ANSWERS = [
     (kernel, kind, n, sm, more)
@@ -230,16 +236,20 @@ OF_ANSWERS = [
     ("kernel", "kind", "n", "sm", "more"),
     [
         pytest.param(*each, id=f"{each[0].__name__}-{'-'.join(map(str, each[1:4]))}-{i}",
-                     marks=() if each[1:4] == (contract.NORMAL, 4096, 90) else pytest.mark.full)
+                     marks=() if each[1:4] in ORDINARY_ANSWERS else pytest.mark.full)
         for i, each in enumerate(OF_ANSWERS)
     ],
 )  # fmt: skip
 def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
     warps, constants = constants_of(kernel, kind, n)
-    options = gpu.options_of(warps, gpu.WIDER)
+    registers = gpu.WIDER if kernel.__module__ == answers.__name__ else 80
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
-    found, code = compiled(kernel, sm, warps, options, types=dict(target_at=target), **constants)
+    options, types = gpu.options_of(warps, registers), dict(target_at=target)
+    if kernel is not choices.hard:
+        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
+        types |= dict(out_at="*i64", k="i32") | of_counts
+    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)
 

@@ -7,6 +7,8 @@ Scores out of play, of +inf, and all of a row without a finite θ have no part i
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -216,34 +218,75 @@ def values(given: Given, answer_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOC
     tl.store(answer_at + given.count + rows, tl.sum(slope, axis=1) + known, mask=here)
 
 
+class Compared(NamedTuple):
+    """What scores are compared with, and where the answers go."""
+
+    target_at: Any  # a label per row, or flags or weights like the scores
+    residual_at: Any  # p − t
+    answer_at: Any  # numbers per row: loss and Σ(p − t)z; if RATED the weight in the mean of losses
+    by_class_at: Any  # a weight for each entry, if RATED
+    ignored: Any  # the label of rows that do not count, if RATED
+
+    # The fourth number, if RATED, is what the cotangent of a loss is multiplied by.
+
+
+@triton.jit
+def _label_of(given, to, rows, here):
+    """Return (the label of each row, 0 where it is not in range; whether it counts; whether it is
+    out of range).
+    """
+    label = tl.load(to.target_at + rows, mask=here, other=0)
+    used, inside = label != to.ignored, (label >= 0) & (label < given.n)
+    return tl.where(used & inside, label, 0).to(tl.int32), used, used & ~inside
+
+
+@triton.jit
+def _keep(given, to, rows, here, loss, lever, weight, bars, live, wrong, RATED: tl.constexpr):
+    """Write a row's loss and lever; if RATED, what losses/reduced.py makes of rows before it sums.
+
+    A row counts with its weight if it is `live`. A loss that is ∞ where `bars` has no gradient.
+    """
+    at, count = to.answer_at + rows, given.count
+    if RATED:
+        loss = tl.where(wrong, float("nan"), loss)
+        loss = tl.where(live, tl.where(weight == 0.0, 0.0, loss) * weight, 0.0)
+        weight = tl.where(live, weight, 0.0)
+        tl.store(at + 2 * count, weight, mask=here)
+        tl.store(at + 3 * count, tl.where(bars & (loss == INF), 0.0, weight), mask=here)
+    tl.store(at, loss, mask=here)
+    tl.store(at + count, lever, mask=here)
+
+
 @triton.jit
 def losses(
     given: Given,
-    target_at,
-    residual_at,
-    answer_at,
+    to: Compared,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     LABELS: tl.constexpr,
     OMEGA: tl.constexpr,
     WANTED: tl.constexpr,
+    RATED: tl.constexpr,
+    BY_CLASS: tl.constexpr,
 ):
-    """Write Σ G(z) − tz + Ω(t), each term from the smaller tail, and Σ(p − t)z, (2, count); and
-    p − t, if it is WANTED.
+    """Write Σ G(z) − tz + Ω(t), each term from the smaller tail, and Σ(p − t)z; and p − t, if it is
+    WANTED.
 
     The target is a label per row, or flags, or weights, whose Ω is 0 here without OMEGA.
     """
     rows, here, stretch, hi, theta, known = _known(given, ROWS)
     alpha = alpha_of_entries(theta)
     end = edge(KIND, alpha) - outside(KIND, alpha)
-    own = rows
+    own, used, wrong = rows, here, rows < 0
     if LABELS:
-        own = tl.load(target_at + rows, mask=here, other=0).to(tl.int32)
+        own, used, wrong = _label_of(given, to, rows, here)
+    target_at = to.target_at
     step = outside(KIND, theta.alpha) / theta.per_unit
     of_tail = Theta(theta.hi, theta.lo + step, unit(KIND, theta.per_unit), theta.alpha)
     loss = tl.zeros((ROWS, BLOCK), tl.float32)
     total, lever, size, moment = loss, loss, loss, loss
+    bars, live, chosen, rated = loss, loss, loss, loss
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
         if LABELS:
@@ -271,6 +314,15 @@ def losses(
         # What is out of play, or +inf, costs ∞ unless its target is 0, or 1.
         barred = filled & (((x <= DELETED) & (t != 0.0)) | ((x == INF) & (t != 1.0)))
         loss += tl.where(barred, INF, tl.where(filled, term, 0.0))
+        if RATED:
+            out = x <= DELETED
+            bars += tl.where(filled & ((x == INF) | (out & (t != 0.0))), 1.0, 0.0)
+            live += tl.where(out, 0.0, 1.0)
+            if BY_CLASS:
+                columns = at + tl.arange(0, BLOCK)
+                each = tl.load(to.by_class_at + columns, mask=columns < given.n, other=0.0)
+                rated += tl.where(filled, t * each[None, :].to(tl.float32), 0.0)
+                chosen += tl.where(filled, t, 0.0)
         residual = tl.where(moves, residual, 0.0)
         spread = tl.where(moves, smaller * (1.0 - smaller), 0.0)
         total += residual
@@ -280,25 +332,27 @@ def losses(
         if WANTED:
             # A link with an end would hide a NaN.
             residual += tl.where((tl.abs(x) == INF) | (x <= DELETED), 0.0, known[:, None])
-            _put(row_of(residual_at, rows, given), at, residual, filled, BLOCK)
+            _put(row_of(to.residual_at, rows, given), at, residual, filled, BLOCK)
     sizes = tl.sum(size, axis=1)
     pivot = tl.sum(moment, axis=1) / tl.where(sizes > 0.0, sizes, 1.0)
-    lever_of_row = tl.sum(lever, axis=1) - pivot * tl.sum(total, axis=1)
-    tl.store(answer_at + rows, tl.sum(loss, axis=1) + known, mask=here)
-    tl.store(answer_at + given.count + rows, lever_of_row + known, mask=here)
+    lever_of_row = tl.sum(lever, axis=1) - pivot * tl.sum(total, axis=1) + known
+    cost, some = tl.sum(loss, axis=1) + known, tl.sum(chosen, axis=1)
+    weight = tl.where(some > 0.0, tl.sum(rated, axis=1) / tl.where(some > 0.0, some, 1.0), 1.0)
+    barred, playing = tl.sum(bars, axis=1) > 0.0, used & (tl.sum(live, axis=1) > 0.0)
+    _keep(given, to, rows, here, cost, lever_of_row, weight, barred, playing, wrong, RATED)
 
 
 @triton.jit
 def likelihoods(
     given: Given,
-    target_at,
-    residual_at,
-    answer_at,
+    to: Compared,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     WANTED: tl.constexpr,
+    RATED: tl.constexpr,
+    BY_CLASS: tl.constexpr,
 ):
-    """Write −log p of each row's label, p = softmax, and 0, (2, count); and p − t, if WANTED.
+    """Write −log p of each row's label, p = softmax, and Σ(p − t)z; and p − t, if WANTED.
 
     It needs no θ. Where the loss does not move with the scores, p − t is 0.
     """
@@ -306,7 +360,7 @@ def likelihoods(
     here = rows < given.count
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
     per_t = 1.0 / per_row(given.temperature, rows, here, 1.0)
-    label = tl.load(target_at + rows, mask=here, other=0).to(tl.int32)
+    label, used, wrong = _label_of(given, to, rows, here)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
     most, tops, bad, own = nothing - INF, nothing, nothing, nothing - INF
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -334,6 +388,7 @@ def likelihoods(
     loss = tl.where(number > 0.0, tl.where(at_label == INF, tl.log(number), INF), loss)
     is_bad = (tl.sum(bad, axis=1) > 0.0) | (per_t != per_t)
     loss = tl.where(is_bad, float("nan"), loss)
+    lever = nothing
     if WANTED:
         per_whole = 1.0 / tl.where(whole > 0.0, whole, 1.0)
         moves = (number == 0.0) & (at_label > -INF)
@@ -343,11 +398,18 @@ def likelihoods(
             at_own = (-others * per_whole)[:, None]
             residual = tl.where(_is_label(at, label, BLOCK), at_own, share)
             residual = tl.where(moves[:, None], residual, 0.0)
+            apart = (x - at_label[:, None]) * per_t[:, None]
+            lever += tl.where(residual != 0.0, residual * apart, 0.0)
             playing = ~(x <= DELETED) & ~(x == INF)
             residual = tl.where(playing & is_bad[:, None], float("nan"), residual)
-            _put(row_of(residual_at, rows, given), at, residual, filled, BLOCK)
-    tl.store(answer_at + rows, loss, mask=here)
-    tl.store(answer_at + given.count + rows, loss * 0.0, mask=here)
+            _put(row_of(to.residual_at, rows, given), at, residual, filled, BLOCK)
+    weight = rows * 0.0 + 1.0
+    if BY_CLASS:
+        weight = tl.load(to.by_class_at + label, mask=here & used, other=1.0).to(tl.float32)
+    bars = (number > 0.0) | (at_label == -INF)
+    live = (tl.max(most, axis=1) > -INF) | (number + tl.sum(bad, axis=1) > 0.0)
+    of_row = tl.where(is_bad, float("nan"), tl.sum(lever, axis=1))
+    _keep(given, to, rows, here, loss, of_row, weight, bars, used & live, wrong, RATED)
 
 
 @triton.jit

@@ -103,24 +103,30 @@ def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Ten
 
 def losses(
     x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
-    *, of_alpha: bool = False,
+    *, of_alpha: bool = False, rated: tuple[int, Tensor | None] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
+    """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
+
+    With `rated`, a label that does not count and class weights, losses are those of `_keep` in
+    answers.py, and two numbers of it follow.
+    """
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
-    found = empty(x, (2, *x.shape[:-1]), torch.float32)
+    found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
     residual = empty(x, x.shape, torch.float32) if wanted else None
-    # An array that nobody writes stands for one that is not wanted.
-    arrays = target, x if residual is None else residual, found
+    ignored, by_class = rated or (_NO_LABEL, None)
+    # An array that nobody touches stands for one that is not there.
+    into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
+    to = answers.Compared(target, into, found, each, ignored)
+    how = wanted, rated is not None, by_class is not None
     if likely:
-        given = _given(x, k, temperature, found, link)
-        _answer(answers.likelihoods, given, None, arrays, wanted)
+        _answer(answers.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
         return found, residual, False
     k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
     soft = not labels and target.is_floating_point()
     with_omega = soft and kind_of_rows(link) in answers.WITH_OMEGA
     given = _given(x, k, temperature, theta, link)
-    _answer(answers.losses, given, link, arrays, labels, with_omega, wanted)
+    _answer(answers.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
         found[0] += link.omega(target.double()).sum(-1).float()
     slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
@@ -213,7 +219,7 @@ def _backward_in_parts(
 
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
-    count, n = theta.numel() // 2, x.shape[-1]
+    count, n = theta[0].numel(), x.shape[-1]
     return Given(x, _number(k), _number(temperature), theta, count, n, _number(alpha))
 
 
@@ -225,6 +231,7 @@ def _number(one: Any) -> Any:
 # Contracting a·b + c is wanted; Triton will want that declared. Left to itself the assembler
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
+_NO_LABEL = -100
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
 

@@ -18,18 +18,18 @@ from kofn.kernels.gpu.rows.formulas import (
     DELETED,
     INF,
     SERVED,
+    by_logs,
     distance,
     edge,
     has_two_tails,
     is_balanced_by_logs,
-    log_tail,
     outside,
     tail,
     unit,
 )
 from kofn.kernels.gpu.rows.loops import Stretch, Theta, alpha_of_entries, entries, scores
 from kofn.kernels.gpu.rows.one_program import Given, alpha_of, per_row, row_of
-from kofn.kernels.gpu.rows.words import by_kind, log1p, log_rest
+from kofn.kernels.gpu.rows.words import by_kind, log1p
 
 _NAMED = dict(z="z", rise="rise")
 integral = by_kind("integral", "z, rise", **_NAMED)
@@ -89,7 +89,7 @@ def logarithms(given: Given, out_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLO
         x, filled = scores(stretch, at, -INF, BLOCK)
         z, _ = _placed(x, hi, theta)
         if is_balanced_by_logs(KIND):
-            logs, _, _ = _by_logs(KIND, z, rise)
+            logs, _, _ = by_logs(KIND, z, rise + 1.0)
         else:
             logs = logarithm(KIND, z, rise)
         logs += known[:, None]
@@ -110,7 +110,7 @@ def _pulled(KIND: tl.constexpr, stretch, g_row, at, hi, theta, BLOCK: tl.constex
     z = tl.minimum(tl.maximum(z, -1e18), 1e18)
     rise = alpha_of_entries(theta) - 1.0
     if is_balanced_by_logs(KIND):
-        _, steep, logs = _by_logs(KIND, z, rise)
+        _, steep, logs = by_logs(KIND, z, rise + 1.0)
         below = steep
     else:
         steep, _ = hazard(KIND, z, rise)
@@ -123,17 +123,6 @@ def _pulled(KIND: tl.constexpr, stretch, g_row, at, hi, theta, BLOCK: tl.constex
     # Weights that are exactly 0 are constant, and may carry any cotangent.
     moved = moves & (steep > 0.0)
     return tl.where(moved, g * steep, 0.0), logs, z, moves, filled
-
-
-@triton.jit
-def _by_logs(KIND: tl.constexpr, z, rise):
-    """Return (log F, F′/F, log F′) by the logarithms of both tails."""
-    t, upper, slope, _ = tail(KIND, z * unit(KIND, 1.0), rise + 1.0)
-    low, steep = log_tail(KIND, False, z)
-    high, fall = log_tail(KIND, True, z)
-    t = tl.where(upper, t, 0.0)
-    logs = tl.where(upper, high + tl.log(fall), low + tl.log(steep))
-    return tl.where(upper, log_rest(t), low), tl.where(upper, slope / (1.0 - t), steep), logs
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from kofn.kernels.gpu.rows.words import (
     LOG2_E,
     between_places,
     by_kind,
+    log_rest,
     number_at,
     place_of,
 )
@@ -169,6 +170,17 @@ def log_tail(KIND: tl.constexpr, UPPER: tl.constexpr, z):
     else:
         log_of_tail, steep = _log_below(KIND, z)
     return tl.maximum(log_of_tail, -3e38), steep  # no ∞ − ∞
+
+
+@triton.jit
+def by_logs(KIND: tl.constexpr, z, alpha):
+    """Return (log F, F′/F, log F′) by the logarithms of both tails, so that none underflows."""
+    t, upper, slope, _ = tail(KIND, z * unit(KIND, 1.0), alpha)
+    low, steep = log_tail(KIND, False, z)
+    high, fall = log_tail(KIND, True, z)
+    t = tl.where(upper, t, 0.0)
+    logs = tl.where(upper, high + tl.log(fall), low + tl.log(steep))
+    return tl.where(upper, log_rest(t), low), tl.where(upper, slope / (1.0 - t), steep), logs
 
 
 @triton.jit

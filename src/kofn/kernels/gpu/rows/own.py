@@ -26,6 +26,8 @@ class Own(int):
 
     traits: contract.Traits
     edge: float
+    last: float
+    """The longest last step."""
 
     def __new__(cls, link: ScalarLink) -> Own:
         (kind,) = link.kinds
@@ -34,7 +36,7 @@ class Own(int):
         own = super().__new__(cls, FIRST + int.from_bytes(digest[:6]))
         two_tails = link.end is None
         own.traits = contract.Traits(link.name, kind, two_tails, not two_tails, False)
-        own.edge, own._made = float(link.edge), {}
+        own.edge, own.last, own._made = float(link.edge), contract.LAST_STEPS[kind.order][0], {}
         return own
 
     def formula(self, name: str) -> Any:

@@ -40,7 +40,6 @@ SPREAD = tl.constexpr(constants.SPREAD)
 NEAR_TOP = tl.constexpr(constants.NEAR_TOP)
 USUAL = tl.constexpr(constants.USUAL)
 LAST = tl.constexpr(contract.LAST_SINGLE)
-LAST_STEPS = tl.constexpr({order: last[0] for order, last in contract.LAST_STEPS.items()})
 LAST_BY_LOGS = tl.constexpr(contract.LAST_BY_LOGS[0])
 STEPS = tl.constexpr(contract.STEPS)
 
@@ -223,7 +222,7 @@ def halley(k, live, total, rest, excess, weight, slope):
 @triton.constexpr_function
 def last_step(kind):
     """Return the longest last step: its cube, or its square at a kink, is below rounding."""
-    return LAST_STEPS.value[kind.traits.kind.order] if isinstance(kind, Own) else LAST.value[kind]
+    return kind.last if isinstance(kind, Own) else LAST.value[kind]
 
 
 @triton.constexpr_function

@@ -193,6 +193,18 @@ def test_an_integral_that_is_not_of_mean_zero_is_refused_with_the_reason(integra
         soft_topk_sum(np.zeros(4), 2, link=user_logistic(integral=integral))
 
 
+def test_a_built_in_link_without_an_integral_has_weights_alone(monkeypatch):
+    """Compiled code serves its weights, so sums and losses have to refuse it before."""
+    (kind,) = links.logistic.kinds
+    left = {name: f for name, f in kind.formulas.items() if name not in ("integral", "omega")}
+    monkeypatch.setattr(type(links.logistic), "kinds", (kind._replace(formulas=left),))
+    monkeypatch.delattr(type(links.logistic), "integral")
+    x = np.array([3.0, 1.0, 0.0])
+    assert soft_topk(x, 1.5, link="logistic").sum() == pytest.approx(1.5)
+    with pytest.raises(ValueError, match="logistic> was made without `integral`"):
+        soft_topk_sum(x, 1.5, link="logistic")
+
+
 def test_a_link_is_made_of_functions():
     with pytest.raises(TypeError, match="cdf must be a function"):
         Link(0.5, lambda z: z)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pytest
 
 import kofn
+import own_links
 from kofn.kernels import contract
 
 try:
@@ -23,20 +24,22 @@ try:
     from kofn.kernels.gpu.choice import programs as choices
     from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
+    from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
     from kofn.kernels.gpu.subsets import programs
 except ImportError:
     pytest.skip("Triton has no release for this system", allow_module_level=True)
 
 HERE = Path(__file__).parent
+full = pytest.mark.full
 
 
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices"), "not full"),
+        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices", "own"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
-        pytest.param(("bounds", "subsets", "losses"), "full", marks=pytest.mark.full),
+        pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
     ids=["part", "rest of rows", "rest"],
 )
@@ -183,6 +186,28 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
             assert re.search(r"F2FP\.[\w.]*PACK_AB ", code)  # to the nearest, two at a time
         assert "F64" not in code
         assert not re.search(r"\bD(ADD|MUL|FMA)\b", code)  # a float64 costs 2 to 64 of float32
+
+
+OF_OWN = [
+    pytest.param(
+        *(link, name, n, sm),
+        id=f"{link.__name__}-{name}-{n}-{sm}",
+        marks=() if (link.__name__, name, n) == ("GumbelFarOut", "backward", 64) else full,
+    )
+    for link in (own_links.GumbelFarOut, own_links.Student, own_links.Again, own_links.Square)
+    for name in ("forward", "backward")
+    for n, sm in SHAPES
+]
+
+
+@pytest.mark.parametrize(("link", "name", "n", "sm"), OF_OWN)
+def test_links_of_a_users_own_compile_to_registers_alone(link, name, n, sm, compiled):
+    kernel = getattr(one_program, name)
+    warps, constants = constants_of(kernel, own_of(link().inner.number), n)
+    found, code = compiled(kernel, sm, warps, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert found["REG"] <= 80
+    assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", code)
 
 
 ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)

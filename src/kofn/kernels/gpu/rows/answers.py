@@ -18,9 +18,11 @@ from kofn.kernels.gpu.rows.formulas import (
     DELETED,
     INF,
     SERVED,
+    by_logs,
     distance,
     edge,
     has_two_tails,
+    is_balanced_by_logs,
     outside,
     tail,
     unit,
@@ -39,9 +41,7 @@ hazard = by_kind("hazard", "z, rise", **_NAMED)
 """(F′/F, F′) where F > 0; zeros elsewhere."""
 
 _WITH_LOGARITHMS = contract.with_formula("logarithm", "hazard")
-_SKEW = contract.with_formula("log_above")
-LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS and each not in _SKEW)
-"""The links whose log F′ far above θ is that far below it."""
+LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS)
 WITH_OMEGA = contract.with_formula("omega")
 
 
@@ -88,7 +88,11 @@ def logarithms(given: Given, out_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLO
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
         z, _ = _placed(x, hi, theta)
-        logs = logarithm(KIND, z, rise) + known[:, None]
+        if is_balanced_by_logs(KIND):
+            logs, _, _ = by_logs(KIND, z, rise + 1.0)
+        else:
+            logs = logarithm(KIND, z, rise)
+        logs += known[:, None]
         logs = tl.where((tl.abs(hi) == INF)[:, None], of_all, logs)
         logs = tl.where(x == INF, share[:, None], tl.where(x <= DELETED, -INF, logs))
         _put(out, at, logs, filled, BLOCK)
@@ -105,15 +109,19 @@ def _pulled(KIND: tl.constexpr, stretch, g_row, at, hi, theta, BLOCK: tl.constex
     z, moves = _placed(x, hi, theta)
     z = tl.minimum(tl.maximum(z, -1e18), 1e18)
     rise = alpha_of_entries(theta) - 1.0
-    steep, _ = hazard(KIND, z, rise)
-    moved = moves & (steep > 0.0)
-    lower = z
-    if has_two_tails(KIND):
-        lower = -tl.abs(z)
-    below, _ = hazard(KIND, lower, rise)
-    logs = logarithm(KIND, lower, rise) + tl.log(tl.where(moves & (below > 0.0), below, 1.0))
+    if is_balanced_by_logs(KIND):
+        _, steep, logs = by_logs(KIND, z, rise + 1.0)
+        below = steep
+    else:
+        steep, _ = hazard(KIND, z, rise)
+        lower = z
+        if has_two_tails(KIND):
+            lower = -tl.abs(z)
+        below, _ = hazard(KIND, lower, rise)
+        logs = logarithm(KIND, lower, rise) + tl.log(tl.where(moves & (below > 0.0), below, 1.0))
     logs = tl.where(moves & (below > 0.0), logs, -INF)
     # Weights that are exactly 0 are constant, and may carry any cotangent.
+    moved = moves & (steep > 0.0)
     return tl.where(moved, g * steep, 0.0), logs, z, moves, filled
 
 

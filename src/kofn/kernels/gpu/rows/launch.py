@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import kind_of_rows
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
 from kofn.kernels.gpu.rows import answers, many_programs, one_program
@@ -21,6 +20,8 @@ from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
+from kofn.kernels.gpu.rows.own import kind_of_rows
+from kofn.kernels.gpu.rows.own import why_not as why_not
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million

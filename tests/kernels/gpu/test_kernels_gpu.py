@@ -195,6 +195,7 @@ ANSWERS = (
     (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
     (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
     (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (answers.missed, (None,), dict(BY_CLASS=True)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
@@ -221,9 +222,9 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled)
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)
-    if kernel is not choices.hard:
-        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
-        types |= dict(out_at="*i64", k="i32") | of_counts
+    types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
+    if kernel in (choices.largest, choices.tally):
+        types |= dict(out_at="*i64", k="i32")
     found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)

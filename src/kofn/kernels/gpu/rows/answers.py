@@ -394,6 +394,40 @@ def likelihoods(
 
 
 @triton.jit
+def missed(
+    given: Given,
+    to: Compared,
+    labels_at,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BY_CLASS: tl.constexpr,
+):
+    """Write minus the value at each row's label, RATED, and the label, 0 where it is not in range.
+
+    The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = rows < given.count
+    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    label, used, wrong = _label_of(given, to, rows, here)
+    bars = tl.zeros((ROWS, BLOCK), tl.float32)
+    live = bars
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = scores(stretch, at, -INF, BLOCK)
+        barred = (x == INF) | ((x <= DELETED) & _is_label(at, label, BLOCK))
+        bars += tl.where(barred, 1.0, 0.0)
+        live += tl.where(x <= DELETED, 0.0, 1.0)
+    weight = rows * 0.0 + 1.0
+    if BY_CLASS:
+        weight = tl.load(to.by_class_at + label, mask=here & used, other=1.0).to(tl.float32)
+    value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
+    loss = tl.where(used, -value.to(tl.float32), 0.0)
+    is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (tl.sum(live, axis=1) > 0.0)
+    _keep(given, to, rows, here, loss, loss, weight, is_barred, counts, wrong, True)
+    tl.store(labels_at + rows, label.to(tl.int64), mask=here)
+
+
+@triton.jit
 def _is_label(at, label, BLOCK: tl.constexpr):
     return (at + tl.arange(0, BLOCK))[None, :] == label[:, None]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import kind_of_rows
+from kofn.kernels.contract import LINEAR, kind_of_rows, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
 from kofn.kernels.gpu.rows import answers, many_programs, one_program
@@ -22,6 +22,8 @@ from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
 
+RATED = SERVED
+"""The links whose `losses` rate rows."""
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
 VECTOR = 4  # entries that a thread loads at once
@@ -127,9 +129,23 @@ def losses(
     given = _given(x, k, temperature, theta, link)
     _answer(answers.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
-        found[0] += link.omega(target.double()).sum(-1).float()
+        bent = link.omega(target.double()).sum(-1).float()
+        found[0] += bent if rated is None else (bent * found[2]).masked_fill_(found[2] == 0, 0)
     slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
     return (found, residual, False) if slopes is None else (found, residual, False, slopes)
+
+
+def missed(
+    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return (minus the values at labels, as `losses` rates them; labels that are in range)."""
+    x, batch = packed(x), x.shape[:-1]
+    found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
+    each = x if by_class is None else packed(by_class)
+    to = answers.Compared(packed(target), packed(values), found, each, ignored)
+    given = _given(x, 1.0, 1.0, found, _ANY)
+    _answer(answers.missed, given, None, (to, labels), by_class is not None)
+    return found, labels
 
 
 def weights(
@@ -231,6 +247,7 @@ def _number(one: Any) -> Any:
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
 _NO_LABEL = -100
+_ANY = link_of(LINEAR, 0.0)  # of no use
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
 

@@ -170,7 +170,7 @@ def log_gradients(
 
 @triton.jit
 def values(given: Given, answer_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write S_k = kθ + TΣG(z) and its slope in T, Σ(G − zF), (2, count).
+    """Write S_k = kθ + TΣG(z), its slope in T, Σ(G − zF), and that in k, θ or 0, (3, count).
 
     Of G = z + rest, far up, z is taken out of the sum, as in cpu/rows/pass_loops.py.
     """
@@ -197,6 +197,8 @@ def values(given: Given, answer_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOC
     value = tl.where(infinite, INF, value.to(tl.float32))
     tl.store(answer_at + rows, value + known, mask=here)
     tl.store(answer_at + given.count + rows, tl.sum(slope, axis=1) + known, mask=here)
+    in_k = tl.where(tl.abs(hi) == INF, 0.0, center.to(tl.float32)) + known
+    tl.store(answer_at + 2 * given.count + rows, in_k, mask=here)
 
 
 class Compared(NamedTuple):

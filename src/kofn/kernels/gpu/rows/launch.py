@@ -96,8 +96,8 @@ def log_gradients(
 
 
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
-    """Return S_k and its slope in the temperature, like θ."""
-    found, x = empty(theta, theta.shape), packed(x)
+    """Return S_k and its slopes in the temperature and in k, (3, …)."""
+    found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
     _answer(answers.values, _given(x, k, temperature, theta, link), link, (found,))
     return found
 

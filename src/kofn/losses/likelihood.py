@@ -151,15 +151,28 @@ def epsilon_cross_entropy(
         np.float64(6.9108)
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction, link=table.resolve(link),
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    options: Any = dict(
+        link=table.resolve(link), weight=weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
     )  # fmt: skip
+
+    def available(checked: Given) -> Any:
+        playing: Any = ~deleted(checked.scores)
+        return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
+
+    def terms(checked: Given) -> Any:
+        xp, p = checked.form.xp, _weights(checked)
+        return xp.log(p + epsilon) - xp.log1p(available(checked) * epsilon)[..., None]
+
+    found: Any = at_once.of_values(terms, *given, halves=False, **options)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    checked, labels = prepared(*given, **options)
     xp = checked.form.xp
     with checked.form.quiet():
         k, p = labels.number(), _weights(checked, labels)
-        n = xp.sum(cast(~deleted(checked.scores), k.dtype), axis=-1)
-        whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
+        whole = xp.log1p(available(checked) * epsilon / xp.where(k > 0, k, 1.0))
         loss = xp.where(k == 0, 0.0, whole - mean_over_labels(labels, xp.log(p + epsilon)))
         return reduced(weighted(loss, labels), labels, reduction)
 

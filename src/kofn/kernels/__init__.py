@@ -214,7 +214,7 @@ class SumKernels(Protocol):
 
 
 class Backend(NamedTuple):
-    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
+    """A folder: the frameworks and arrays that it serves, and the modules that answer RowKernels,
     SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 

@@ -295,6 +295,18 @@ def test_a_second_launch_finds_globals_as_they_were(function):
         assert value == value, name
 
 
+def test_each_formula_has_a_name_of_its_own():
+    """Triton knows a function by its module and name: the quantile of one link was another's."""
+    every = {
+        one
+        for of in (formulas.tail, formulas._density, formulas._quantile)
+        for name, one in of.fn.__globals__.items()
+        if name.rpartition("_")[2].isdecimal()
+    }
+    names = {(one.fn.__module__, one.fn.__qualname__) for one in every}
+    assert len(names) == len(every) > len(formulas.SERVED)
+
+
 def test_shapes():
     """Every entry has its place; powers of 2; no more threads than a block may have."""
     for n in (1, 2, 15, 16, 17, 128, 129, 1000, 1024, 5000, 32_768):

@@ -134,7 +134,7 @@ class Routing(RouterBase):
 
         Args:
             scores: [T, num_experts]. indices: [T, k].
-            shares: [T, k], the values of the gates; those of gates="topk" do not depend on them.
+            shares: [T, k], the values of the gates; with gates="topk" they do not depend on them.
         """
         check_tensors(scores=scores, shares=shares)
         check_tensors(indices=indices, integers=True)

@@ -158,7 +158,7 @@ class SelectionBias(Counting):
         """Return what has to be the same in all processes before: nothing."""
 
     def load(self) -> Tensor:
-        """Return what is summed over processes: the load since the last step."""
+        """Return the numbers to sum over processes: the load since the last step."""
         return self.counts
 
     def move(self, counts: Tensor) -> None:

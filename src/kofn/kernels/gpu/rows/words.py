@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -204,8 +205,13 @@ _WORDS = {
 }
 
 
+_place = itertools.count()
+
+
 def _compiled(function: Any, names: dict[str, Any]) -> Any:
-    return triton.jit(restated(function, names | {"__name__": __name__, "tl": tl}))
+    # Triton tells functions apart by their modules and names, and links have some of one name.
+    here = {"__name__": f"{__name__}.of_{next(_place)}", "tl": tl}
+    return triton.jit(restated(function, names | here))
 
 
 OF_ENTRIES = Target(_WORDS, _compiled, tl.constexpr)

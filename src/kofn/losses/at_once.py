@@ -35,14 +35,19 @@ if TYPE_CHECKING:
 
 def answer(
     scores: Any, target: Any, temperature: Any, dim: int, mask: Any, reduction: str, *,
-    likely: bool = False, **options: Any,
+    again: Callable[..., Any], likely: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
-    """Return the loss, or None where this is for other code, which checks all arguments anew."""
+    """Return the loss, or None where this is for other code, which checks all arguments anew.
+
+    `again` computes it from checked rows and a target, with all derivatives.
+    """
     found = _checked(scores, target, temperature, dim, mask, reduction, not likely, **options)
     if found is None:
         return None
     given, target, weight, ignored = found
-    return route.by_kernel(RATED, given, target, settings=(weight, int(likely), ignored, reduction))
+    return route.by_kernel(
+        RATED, given, target, settings=(weight, int(likely), ignored, reduction, again)
+    )
 
 
 def of_values(
@@ -104,7 +109,7 @@ def _is_plain(array: Any) -> bool:
 
 def _rated(
     backend: Any, given: Given, target: Tensor, by_class: Any, likely: int, ignored: int,
-    reduction: str, slopes: int,
+    reduction: str, again: Any, slopes: int,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the loss; and if `slopes`, p − t, four numbers per row, and Σ of weights or None."""
     numbers, residual, _ = backend.losses(
@@ -149,23 +154,22 @@ def _onward(
 
 
 def _by_parts(
-    given: Given, target: Array, by_class: Any, likely: int, ignored: int, reduction: str
-) -> Any:
+    given: Given, target: Array, by_class: Any, likely: int, ignored: int, reduction: str,
+    again: Callable[..., Any],
+) -> Any:  # fmt: skip
     """Return the loss with all of its derivatives."""
-    from kofn.losses import fenchel_young
-
     x = given.scores
     labels = Target(x.detach(), target)
     if target.ndim < x.ndim:
         labels = labelled(target, x, x.detach(), ignored, x.shape[-1])
     labels = labels if by_class is None else with_class_weights(labels, by_class)
-    return fenchel_young.loss_of_rows(given, labels, reduction, bool(likely))
+    return again(given, labels, reduction, bool(likely))
 
 
 RATED = Operation(
     name="",
     takes="x n, target n, by_class any, k #, t #, link, likely int, ignored int, reduction str, "
-    "slopes int",
+    "again any, slopes int",
     gives="loss r, residual N if slopes, numbers ** if slopes, count any if slopes",
     of=ROWS,
     kernel=_rated,

@@ -120,7 +120,7 @@ def softmax_loss(
     """
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, temperature, dim, mask, reduction
-    found: Any = at_once.answer(*given, likely=True, **options)
+    found: Any = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
     if found is not None:
         return found  # type: ignore[no-any-return]
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
@@ -289,7 +289,7 @@ def _loss(
     """Return the Fenchel–Young loss of any link and target."""
     link = table.resolve(link)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found = at_once.answer(*given, link=link, **options)
+    found = at_once.answer(*given, again=loss_of_rows, link=link, **options)
     if found is not None:
         return found
     checked, labels = prepared(*given, link=link, halves=True, **options)

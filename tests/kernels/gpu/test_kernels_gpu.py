@@ -21,7 +21,7 @@ try:
     from triton.compiler import ASTSource
 
     from kofn.kernels.gpu.choice import programs as choices
-    from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
+    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
     from kofn.kernels.gpu.subsets import programs
@@ -191,11 +191,11 @@ ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
-    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
-    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
-    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
-    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
-    (answers.missed, (None,), dict(BY_CLASS=True)),
+    (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (losses.losses, losses.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (losses.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (losses.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (losses.missed, (None,), dict(BY_CLASS=True)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
@@ -218,7 +218,7 @@ OF_ANSWERS = [
 )  # fmt: skip
 def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
     warps, constants = constants_of(kernel, kind, n)
-    registers = gpu.WIDER if kernel.__module__ == answers.__name__ else 80
+    registers = gpu.WIDER if kernel.__module__ != choices.__name__ else 80
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)

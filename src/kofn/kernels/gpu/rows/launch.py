@@ -16,6 +16,7 @@ from kofn.kernels.contract import LINEAR, kind_of_rows, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
 from kofn.kernels.gpu.rows import answers, many_programs, one_program
+from kofn.kernels.gpu.rows import losses as of_losses
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
@@ -58,7 +59,7 @@ def shape_of(n: int) -> Shape:
 
 
 def _answer(kernel: Any, given: Given, link: Any, arrays: tuple[Any, ...], *more: Any) -> None:
-    """Launch a kernel of answers.py, which takes whole rows of any length."""
+    """Launch a kernel of answers.py or losses.py, which takes whole rows of any length."""
     if given.count:
         shape, kind = shape_of(given.n), () if link is None else (kind_of_rows(link),)
         programs, options = -(-given.count // shape.rows), options_of(shape.warps, WIDER)
@@ -109,7 +110,7 @@ def losses(
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
 
     With `rated`, a label that does not count and class weights, losses are those of `_keep` in
-    answers.py, and two numbers of it follow.
+    losses.py, and two numbers of it follow.
     """
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
     found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
@@ -117,17 +118,17 @@ def losses(
     ignored, by_class = rated or (_NO_LABEL, None)
     # An array that nobody touches stands for one that is not there.
     into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
-    to = answers.Compared(target, into, found, each, ignored)
+    to = of_losses.Compared(target, into, found, each, ignored)
     how = wanted, rated is not None, by_class is not None
     if likely:
-        _answer(answers.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
+        _answer(of_losses.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
         return found, residual, False
     k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
     soft = not labels and target.is_floating_point()
-    with_omega = soft and kind_of_rows(link) in answers.WITH_OMEGA
+    with_omega = soft and kind_of_rows(link) in of_losses.WITH_OMEGA
     given = _given(x, k, temperature, theta, link)
-    _answer(answers.losses, given, link, (to,), labels, with_omega, *how)
+    _answer(of_losses.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
         bent = link.omega(target.double()).sum(-1).float()
         found[0] += bent if rated is None else (bent * found[2]).masked_fill_(found[2] == 0, 0)
@@ -142,9 +143,9 @@ def missed(
     x, batch = packed(x), x.shape[:-1]
     found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)
-    to = answers.Compared(packed(target), packed(values), found, each, ignored)
+    to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
     given = _given(x, 1.0, 1.0, found, _ANY)
-    _answer(answers.missed, given, None, (to, labels), by_class is not None)
+    _answer(of_losses.missed, given, None, (to, labels), by_class is not None)
     return found, labels
 
 

@@ -22,7 +22,7 @@ try:
     from triton.compiler import ASTSource
 
     from kofn.kernels.gpu.choice import programs as choices
-    from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
+    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
@@ -216,10 +216,11 @@ ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
-    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
-    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
-    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
-    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (losses.losses, losses.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (losses.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (losses.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (losses.missed, (None,), dict(BY_CLASS=True)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
@@ -242,13 +243,13 @@ OF_ANSWERS = [
 )  # fmt: skip
 def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
     warps, constants = constants_of(kernel, kind, n)
-    registers = gpu.WIDER if kernel.__module__ == answers.__name__ else 80
+    registers = gpu.WIDER if kernel.__module__ != choices.__name__ else 80
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)
-    if kernel is not choices.hard:
-        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
-        types |= dict(out_at="*i64", k="i32") | of_counts
+    types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
+    if kernel in (choices.largest, choices.tally):
+        types |= dict(out_at="*i64", k="i32")
     found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)

@@ -177,6 +177,20 @@ class NoiseKernels(Protocol):
     def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
+    def largest(self, x: Array, temperature: Array | float, link: Any) -> Any:
+        """Return the chances p of rows that `contract.on_lattice` and have no NaN or +inf.
+
+        These serve in the place of `spread` and `product` there.
+        """
+
+    def cotangents(
+        self, x: Array, temperature: Array | float, link: Any, v: Array, *p: Array
+    ) -> tuple[Any, Any]:
+        """Return the cotangents of scores and temperatures, from v, those of p.
+
+        Where p is given, and 0, v is not read.
+        """
+
 
 class KnapsackKernels(Protocol):
     """The functions of a backend for rows with costs, as in RowKernels, where k is the budget

@@ -25,6 +25,7 @@ import torch
 from _pytest.doctest import DoctestModule
 
 from jax_programs import let_go, let_go_of_many
+from pairs import leave_to_the_full_run
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
@@ -134,6 +135,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for the rest: the oracle's weights, masks, infinities and NaN, shapes, losses, transforms.
     """
     for item in items:
+        if item.name == "kofn.links.scalar.ScalarLink":  # its example has Numba compile a link
+            item.add_marker(pytest.mark.full)
         given = getattr(item, "callspec", None)
         if given is None or "jax" not in (given.params.get(key) for key in ("framework", "name")):
             continue
@@ -155,3 +158,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             or not (every_link or link in (None, "logistic"))
         ):
             item.add_marker(pytest.mark.full)
+    leave_to_the_full_run(items)

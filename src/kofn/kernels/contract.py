@@ -66,6 +66,8 @@ TWO_TAILS, BOUNDED, CAPPED = map(_with, ("two_tails", "bounded", "capped"))
 OCTAVES = tuple(traits.kind.number for traits in KINDS if traits.kind.octaves)
 EDGES = tuple(float(TABLE[traits.link].inner.edge) for traits in KINDS)
 """Where z is counted from; for entmax, at α = 1.5."""
+LATTICES = tuple(each.kind.number for each in KINDS if each.kind.lattice)
+"""Links that are smooth as noises, so that in float32 no nodes are found for them."""
 BY_LOGS = 2
 """The order of a step on the logs of two tails."""
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
@@ -94,8 +96,13 @@ def kind_of(link: Any) -> int | None:
     return SPECIAL_ALPHA.get(alpha, POWER if is_general(alpha) else None)
 
 
+def on_lattice(x: Any, link: Any) -> bool:
+    """Return whether kernels for noises, if they serve, take these scores without nodes."""
+    return x.dtype.itemsize == 4 and kind_of(link) in LATTICES
+
+
 def kind_of_rows(link: Any) -> int | None:
-    """Return the same; for rows with an alpha each, all of which have to be general, POWER."""
+    """Return the same; for rows with an alpha each, which all have to be general, POWER."""
     alpha = link.alpha
     return kind_of(link) if alpha is None or isinstance(alpha, float) else POWER
 

@@ -29,7 +29,7 @@ TAKES = {
 """The formulas, and the arguments that each may take."""
 
 FIRST = 100
-"""The number of the first link that is made; those of built-in ones are smaller."""
+"""The number of the first link that is made; built-in ones have smaller numbers."""
 
 OWN: dict[int, ScalarLink] = {}
 """By number, in the order in which they were made."""
@@ -42,9 +42,9 @@ class ScalarLink(OfFormulas):
 
     The formulas are static methods, in the words of `kofn.links.vocabulary`, comparisons and
     arithmetic. `tail` is needed; others are made of it, or serve accuracy and speed. NumPy,
-    PyTorch and JAX call the formulas as they are; where Numba is installed, compiled code for NumPy
-    arrays and CPU tensors is made of them, as of the built-in links. Call the class without
-    arguments to make the link: it is the same object each time.
+    PyTorch and JAX call the formulas as they are; compiled code is made of them, as of the built-in
+    links, by Numba, where it is installed, for NumPy arrays and CPU tensors, and by Triton for a
+    GPU. Call the class without arguments to make the link: it is the same object each time.
 
     Formulas, of z = (x − θ)/T:
         tail(z): (the smaller of F and 1 − F; whether F > ½; F′; F″).
@@ -81,7 +81,7 @@ class ScalarLink(OfFormulas):
     smooth = False
     """Whether F′ is continuous and |F″| no more than F′, roughly: then θ takes fewer steps."""
     kinked: ClassVar[bool] = False
-    """Whether F′ has kinks all the same, as that of the Laplace distribution."""
+    """Whether F′ has kinks all the same, as the Laplace distribution's."""
     end: ClassVar[float | None] = None
     """Where F reaches 1, for a support with two ends; its formulas count z from the lower end."""
     start: ClassVar[float] = 0.0

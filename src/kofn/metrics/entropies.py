@@ -164,7 +164,7 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     """In units of the largest weight m, Σ(p/m)^α ≥ 1 is no underflow, and
 
     H = −ln m − ln(1 − (α − 1)·T/S)/(α − 1), T = Σ(q − q^α)/(α − 1), S = Σq, q = p/m,
-    both terms of which are at least 0 for p ≤ 1.
+    whose terms are both at least 0 for p ≤ 1.
     """
     xp = namespace(p)
     if alpha >= HUGE:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
-LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
+LARGEST = 2.0**28  # θc in units of T; float64 leaves an error of 2⁻²⁵ of it
 
 Backend = kernels.KnapsackKernels
 

@@ -94,7 +94,7 @@ def _at_labels_back(
 ) -> tuple[Array, Array | None]:
     """Pull back through p, whose way back is shorter, for ∂ log p = ∂p/p.
 
-    Not where p is small, as its digits are those of e^z, nor where its slope underflows.
+    Not where p is small, as its digits come from e^z, nor where its slope underflows.
     """
     k, temperature, link = given[1:4]
     x: Any = given.scores
@@ -132,4 +132,4 @@ LOG_AT_LABELS = Operation(
     offered="LOGARITHMS",
     constant=("k",),
 )
-"""The same of one label per row, for eager tensors, of which k and the temperature are numbers."""
+"""The same of one label per row, for eager tensors, where k and the temperature are numbers."""

@@ -104,13 +104,11 @@ class Given(NamedTuple, Generic[KindT]):
     @property
     def n(self) -> int:
         """Return the number of entries of a row; for dense rows."""
-        size: int = self.form.n
-        return size
+        return self.form.n
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's form and dtype."""
-        restored: KindT = self.form.restored(values)
-        return restored
+        return self.form.restored(values)
 
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""
@@ -149,7 +147,7 @@ def given(
     """Check the arguments and bring them to a common form, all in arrays of the compute dtype.
 
     With costs, `k` is the budget. `shards` is how many arrays like `scores` there are of each row,
-    all of which k is for.
+    and k is for all of them.
     """
     form = form_of(scores, dim)
     x = form.rows(without_deleted(scores))

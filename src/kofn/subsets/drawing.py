@@ -9,7 +9,7 @@ from kofn.arrays.operations import divided_as, with_undivided_rows
 from kofn.arrays.random import uniform
 from kofn.arrays.without_onnx import refuse
 from kofn.kernels.contract import splits
-from kofn.subsets.routes import heads
+from kofn.subsets.operations import heads
 
 
 def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:

@@ -143,9 +143,9 @@ def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = D
     x, *mask, ranks = given
     if not isinstance(over, AxisRows):
         return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]
-    found = ranked_in_parts(x, mask[0] if mask else None, ranks, over)
-    places = found.entries + over.positions(x.shape[-1])[0]
-    return [over.total(numpy.where(found.mine, places, 0).astype(ranks.dtype))]
+    ranked = ranked_in_parts(x, mask[0] if mask else None, ranks, over)
+    places = ranked.entries + over.positions(x.shape[-1])[0]
+    return [over.total(numpy.where(ranked.mine, places, 0).astype(ranks.dtype))]
 
 
 _HARD = Operator("kofn_hard", (0,), (0,), _hard, in_shards=True)
@@ -174,7 +174,7 @@ def first_in_shards(
 ) -> jax.Array:
     """Return the places of the entries that come first: each device sends its own, and no more.
 
-    `rule` returns the indices of those of arrays.
+    `rule` returns the indices of chosen entries of arrays.
     """
     own = rule(*arrays)
     places = own + over.positions(arrays[0].shape[-1])[0].astype(own.dtype)

@@ -185,11 +185,11 @@ def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array
 
 def tolerance_of(*margins: object) -> float:
     """Return how far sums may be apart, relative: margins in half precision are rounded more."""
-    found = TOLERANCE
+    tolerance = TOLERANCE
     for each in margins:
         if framework(each) is not None:
-            found = max(found, ROUNDED.get(dtype_name(each), 0.0))  # type: ignore[arg-type]
-    return found
+            tolerance = max(tolerance, ROUNDED.get(dtype_name(each), 0.0))  # type: ignore[arg-type]
+    return tolerance
 
 
 ROUNDED = {"float16": 2**-10, "bfloat16": 2**-7}
@@ -198,7 +198,7 @@ ROUNDED = {"float16": 2**-10, "bfloat16": 2**-7}
 def _with_equal_sums(
     x: Array, k: Array, c: Array | None, t: Array, alpha: Any, tolerance: float
 ) -> Matrices:
-    """Return margins with equal sums, without those of rows and columns that are excluded.
+    """Return margins with equal sums; rows and columns that are excluded have 0.
 
     Scores of +inf, and sums that are apart by more than rounding, give NaN. By what columns grow is
     a constant here: `implicit.py` gives it the derivatives that it has.

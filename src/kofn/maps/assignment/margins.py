@@ -1,7 +1,7 @@
 """What the margins alone decide: rows and columns that take nothing, or all that they can.
 
 A row with k = 0 has weights of 0, and one with as many available entries as k has weights of 1;
-columns alike. That changes what is left for the others, so it is done until nothing more follows.
+columns alike. The others get what remains, so it is done until nothing more follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Settled(NamedTuple):
     """What the margins of each matrix decide; constants."""
 
     live: Array  # entries that they leave open
-    full: Array  # entries whose weight is 1; those of neither have 0
+    full: Array  # entries whose weight is 1; entries of neither have 0
     possible: Array  # per matrix, whether weights with these margins exist as far as is seen here
 
 
@@ -28,7 +28,7 @@ class Open(NamedTuple):
     """The part of each matrix that its margins leave open."""
 
     x: Array  # (…, m, n), −inf where a weight is settled
-    k: Array  # (…, m), what is left of the margins
+    k: Array  # (…, m), the margins that are left
     c: Array  # (…, n)
     t: Array  # (…,)
     number: Array  # (…, n), how many entries of each column are open; a constant
@@ -39,7 +39,7 @@ class Columns(Protocol):
 
     @property
     def c(self) -> Array:
-        """Return what is left of their margins."""
+        """Return the margins that are left."""
 
     @property
     def number(self) -> Array:
@@ -80,9 +80,9 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
 
     start = _State(live, live & ~live, k, c, of_rows, of_columns)
     most = x.shape[-1] + x.shape[-2] + 1
-    found = while_loop(x, unfinished, advance, start, most)
-    bad = bad | impossible(found.k, found.of_rows) | impossible(found.c, found.of_columns)
-    return Settled(found.live, found.full, ~bad)
+    end = while_loop(x, unfinished, advance, start, most)
+    bad = bad | impossible(end.k, end.of_rows) | impossible(end.c, end.of_columns)
+    return Settled(end.live, end.full, ~bad)
 
 
 def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
@@ -103,14 +103,14 @@ def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
 def counted(flags: Array, k: Array, c: Array) -> tuple[Array, ...]:
     """Return how many of each row, and of each column, are set."""
     xp = namespace(k)
-    found = xp.sum(flags, axis=-1), xp.sum(flags, axis=-2)
-    return cast(found[0], k.dtype), cast(found[1], c.dtype)
+    numbers = xp.sum(flags, axis=-1), xp.sum(flags, axis=-2)
+    return cast(numbers[0], k.dtype), cast(numbers[1], c.dtype)
 
 
 def closing(left: Array, given: Array, number: Array) -> tuple[Array, Array]:
     """Return rows, or columns, that take nothing, and all, of the `number` of entries open.
 
-    `left` is what is left of the margins given.
+    `left` are the margins that are left of the given ones.
     """
     # What rounding may leave of a margin from which whole numbers were taken; and by what one
     # that takes all may be short of it, for columns were scaled to sum to what rows do.
@@ -130,8 +130,8 @@ def closed(live: Array, rows: Flags, columns: Flags) -> tuple[Array, Array]:
 
 
 def closed_price(like: Array, full: Array, live: Array) -> Array:
-    """Return the price of rows, or columns, of which all is settled, of how many entries they have
-    and how many of these are taken: +∞ where none, −∞ where all.
+    """Return the price of settled rows, or columns, with `live` entries, `full` of them taken:
+    +∞ where none, −∞ where all.
     """
     xp = namespace(live)
     end = xp.where(full == live, scalar(like, -math.inf), math.nan)

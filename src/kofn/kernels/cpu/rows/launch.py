@@ -20,7 +20,6 @@ from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
-from kofn.kernels.cpu.rows.own import told_of, work_for
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
@@ -36,6 +35,7 @@ from kofn.kernels.cpu.runtime.layout import (
 )
 from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
 
 _WORDS = REGISTER // 8

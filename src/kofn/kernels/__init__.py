@@ -62,7 +62,8 @@ class RowKernels(Protocol):
     where θ is known; a backend need not have it."""
 
     values: Any
-    """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
+    """(x, θ, k, temperature, link) -> S_k, its slope in the temperature and, if the backend has it,
+    that in k, (2 or 3, …); or None."""
 
     losses: Any
     """(x, target, k, temperature, link, likely, wanted, known, of_alpha) -> (losses, p − t, whether

@@ -30,8 +30,8 @@ class Kind(NamedTuple):
     where many scores share the sum, which is usual, or no score enters or leaves the support.
     """
     exponential_tails: bool = False
-    """Whether both tails are one number times e^−|z| far out, as a GPU's code for plateaus takes
-    them.
+    """Whether both tails are one number times e^−|z| far out: on plateaus, a GPU then needs no
+    logarithms of them.
     """
 
     lattice: tuple[float, float, float, int, int, int] | None = None

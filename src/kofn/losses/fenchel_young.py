@@ -6,6 +6,7 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
@@ -14,6 +15,7 @@ from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import LOSS, PLAIN_LOSS
+from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -117,10 +119,16 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
+    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    known: Any = reduced_at_once(
+        TRUNCATED_LOSS, (None, None), ("exponential", None), scores, target, temperature, dim, mask,
+        reduction, **options,
+    )  # fmt: skip
+    if known is not None:
+        return known
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction,
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
-        halves=True,
+        spread_one=True, halves=True, **options,
     )  # fmt: skip
     with checked.form.quiet():
         loss: Any = of_labels.likelihoods(checked, labels)
@@ -207,8 +215,9 @@ def entmax_loss(
         np.float64(0.0617)
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    link = links.entmax(alpha)
-    return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
+    return _loss(
+        scores, target, "entmax", temperature, dim, mask, reduction, alpha=alpha, **options
+    )
 
 
 def topk_loss(
@@ -274,10 +283,15 @@ def _loss(
     dim: int,
     mask: Array | None,
     reduction: str,
+    alpha: Any = None,
     **options: Any,
 ) -> Any:
-    """Return the Fenchel–Young loss of any link and target."""
-    link = table.resolve(link)
+    """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
+    own = scores, target, temperature, dim, mask, reduction
+    known: Any = reduced_at_once(LOSS, (0,), (link, alpha), *own, **options)
+    if known is not None:
+        return known
+    link = table.resolve(link) if alpha is None else links.entmax(alpha)
     checked, labels = prepared(
         scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
     )

@@ -1,0 +1,80 @@
+"""The node of autograd of a reduced loss of labels (test_adapters_labelled.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kofn.adapters.labelled import Call
+from kofn.adapters.torch import eager
+from kofn.arrays.torch.state import is_eager
+
+
+class _Reduced(torch.autograd.Function):
+    """The loss, and p − t, which is an answer to autograd, too: derivatives of any order go through
+    it, and the scores are not kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, x: Tensor, target: Tensor) -> Any:
+        answers: Any = call.answers(x, target, True)
+        if answers is None:
+            return None, None
+        whole, found = answers
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(target, *map(found.__getitem__, call.operation.kept))
+        return whole, found[1]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:
+        call, saved, in_x = ctx.call, ctx.saved_tensors, None
+        operation, rows = call.operation, call.rows
+        known = dict(zip(operation.names_kept, saved[1:], strict=True))
+        if cotangent is not None:
+            each = cotangent if call.count == 1 else cotangent / call.count
+            each = each if rows.temperature == 1.0 else each / rows.temperature
+            in_x = known["residual"] * each
+        if onward is not None:
+            own = (saved[0], *call.settings, int(True))
+            known |= dict(zip(operation.own, own, strict=True), cotangent=onward)
+            way = operation.onward
+            more = way.kernel(call.backend, rows, *[known[name] for name in way.own])
+            in_x = more if in_x is None else in_x + more
+        return None, in_x, None
+
+
+def _none(*_: Any) -> None:
+    """Stand for the kernel, which by_array_code does not run."""
+
+
+class _ReducedLogs(torch.autograd.Function):
+    """−log p of labels, for which scores and θ are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, x: Tensor, labels: Tensor) -> Any:
+        answers: Any = call.answers(x, labels, True)
+        if answers is None:
+            return (None,)
+        ctx.call = call
+        ctx.save_for_backward(labels, x, answers[1][1])
+        return (answers[0],)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        call, (labels, x, theta) = ctx.call, ctx.saved_tensors
+        each = (-cotangent if call.count == 1 else cotangent / -call.count).expand(labels.shape)
+        operation, rows = call.operation, call.operation.of.with_tensors(call.rows, (x,))
+        if not torch.is_grad_enabled() and is_eager(cotangent):
+            slopes = operation.back[0].kernel(call.backend, rows, each, labels, theta)
+            return None, slopes[0], None
+        again = eager.Call(operation, _none, call.backend, call.rows, (), 1, 2)
+        given = again, rows, (labels, x), (theta,)
+        return None, eager.by_array_code(*given, each, (False, True))[1], None
+
+
+apply: Callable[..., Any] = super(torch.autograd.Function, _Reduced).apply
+apply_logs: Callable[..., Any] = super(torch.autograd.Function, _ReducedLogs).apply

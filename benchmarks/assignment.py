@@ -2,11 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/assignment.py [--write]
 
-Normal scores as torch tensors. Square matrices have k = 8; each is solved in RUNS processes of its
-own, without and with its gradient, whose peak memory is that above the one of the scores; the least
-of these stands in the table. Then
-4,096 × 64 scores in float32 with k = 8, the best of several calls, against softmax. With --write
-docs/maps_assignment.md takes the table of square matrices.
+Normal scores as torch tensors, with k = 8. Each matrix is solved in RUNS processes of its own; the
+least of what they say stands in the tables. Square matrices: without and with the gradient, with
+the peak memory above that of the scores. 4,096 × 64 scores in float32: the best of several calls,
+beside softmax and soft_topk of the rows alone. With --write docs/maps_assignment.md takes both.
 """
 
 from __future__ import annotations
@@ -29,6 +28,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "maps_assignment.md"
 HEAD = (
     "| Matrix, k = 8 | T | forward, s | with gradient, s | MiB | with gradient, MiB |",
     "| --- | ---: | ---: | ---: | ---: | ---: |",
+)
+SHORT_HEAD = (
+    "| 4,096 × 64 in float32, k = 8 | softmax | soft_topk | soft_assignment |",
+    "| --- | ---: | ---: | ---: |",
 )
 
 
@@ -65,6 +68,16 @@ def square(n: int, temperature: float, *, gradient: bool) -> None:
     print(f"{one:.3f} {seconds:.2f} {peak() - before:.0f} {error:.0e}", flush=True)
 
 
+def least(*arguments: str) -> tuple[str, ...]:
+    """Return the least of each number that RUNS processes print with these arguments."""
+    command = [sys.executable, __file__, *arguments]
+    said = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(RUNS)
+    ]
+    return tuple(min(each, key=float) for each in zip(*said, strict=True))
+
+
 def squares() -> list[str]:
     """Print the rows of the table as they are measured, and return them."""
     print("\n".join(HEAD))
@@ -73,14 +86,7 @@ def squares() -> list[str]:
         for t in TEMPERATURES:
             found = []
             for flag in ("no", "yes"):
-                command = [sys.executable, __file__, str(n), str(t), flag]
-                said = [
-                    subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                    for _ in range(RUNS)
-                ]
-                one, seconds, memory, error = (
-                    min(each, key=float) for each in zip(*map(str.split, said), strict=True)
-                )
+                one, seconds, memory, error = least(str(n), str(t), flag)
                 found.append((seconds, memory))
                 print(f"soft_topk {one} s, error {error}", file=sys.stderr)
             (seconds, memory), (both, more) = found
@@ -89,32 +95,41 @@ def squares() -> list[str]:
     return rows
 
 
-def written(page: str, rows: list[str]) -> str:
-    """Return the page with these rows in its table."""
-    start = page.index(HEAD[0])
+def written(page: str, head: tuple[str, ...], rows: list[str]) -> str:
+    """Return the page with these rows in the table of this head."""
+    start = page.index(head[0])
     end = page.index("\n\n", start)
-    return page[:start] + "\n".join([*HEAD, *rows]) + page[end:]
+    return page[:start] + "\n".join([*head, *rows]) + page[end:]
 
 
-def against_softmax() -> None:
+def short(temperature: float) -> None:
+    """Print the milliseconds of softmax, soft_topk and soft_assignment of 4,096 × 64 scores."""
     x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0))
     softmax = best(lambda: torch.softmax(x, -1), 50)
-    print(f"\nsoftmax of 4,096 × 64 in float32: {1e3 * softmax:.2f} ms\n")
-    print("| T | soft_topk | soft_assignment |")
-    print("| ---: | ---: | ---: |")
+    one = best(lambda: soft_topk(x, 8, temperature=temperature), 20)
+    both = best(lambda: soft_assignment(x, 8, temperature=temperature), 20)
+    print(*(f"{1e3 * each:.2f}" for each in (softmax, one, both)))
+
+
+def shorts() -> list[str]:
+    """Print the rows of the table of short rows as they are measured, and return them."""
+    print("\n".join(SHORT_HEAD))
+    rows = []
     for t in TEMPERATURES:
-        one = best(lambda t=t: soft_topk(x, 8, temperature=t), 20)
-        both = best(lambda t=t: soft_assignment(x, 8, temperature=t), 10)
-        print(
-            f"| {t} | {one / softmax:.1f} softmaxes | {both / softmax:.0f} softmaxes |", flush=True
-        )
+        rows.append(f"| T = {t:g} | {' | '.join(f'{each} ms' for each in least(str(t)))} |")
+        print(rows[-1], flush=True)
+    return rows
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 4:
         square(int(sys.argv[1]), float(sys.argv[2]), gradient=sys.argv[3] == "yes")
+    elif len(sys.argv) == 2 and sys.argv[1] != "--write":
+        short(float(sys.argv[1]))
     else:
-        against_softmax()
-        rows = squares()
+        tables = {SHORT_HEAD: shorts(), HEAD: squares()}
         if "--write" in sys.argv:
-            PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+            page = PAGE.read_text(encoding="utf-8")
+            for head, rows in tables.items():
+                page = written(page, head, rows)
+            PAGE.write_text(page, encoding="utf-8")

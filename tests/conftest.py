@@ -25,6 +25,7 @@ import torch
 from _pytest.doctest import DoctestModule
 
 from jax_programs import let_go, let_go_of_many
+from pairs import leave_to_the_full_run
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
 from support import Framework
@@ -155,3 +156,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             or not (every_link or link in (None, "logistic"))
         ):
             item.add_marker(pytest.mark.full)
+    leave_to_the_full_run(items)

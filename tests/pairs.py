@@ -1,6 +1,7 @@
-"""Every pair of values in the ordinary run, every combination in the full one."""
+"""Each value, or every pair of values, in the ordinary run; every combination in the full one."""
 
 from itertools import combinations, product
+from zlib import crc32
 
 import pytest
 
@@ -13,7 +14,7 @@ def pairwise(**lists):
     its marks and its id along; a pair with a value that is marked full is left to the full run.
     """
     values = [[_param(one) for one in each] for each in lists.values()]
-    chosen = covering([_ordinary(each) for each in values])
+    chosen = covering(product(*map(_ordinary, values)), 2)
     rows = []
     for places in product(*(range(len(each)) for each in values)):
         row = [each[i] for each, i in zip(values, places, strict=True)]
@@ -44,13 +45,39 @@ def _ordinary(params):
     return [i for i, one in enumerate(params) if "full" not in (mark.name for mark in one.marks)]
 
 
-def covering(lists):
-    """Few combinations of values, as a set, in which every pair of two lists occurs."""
-    every = list(product(*lists))
-    pairs = {row: {*combinations(enumerate(row), 2)} for row in every}
-    left, chosen = set().union(*pairs.values()), set()
+def covering(rows, size):
+    """Few of the rows, as a set, in which what any `size` places of a row hold occurs.
+
+    Of those that hold as much of what is left, the first is taken.
+    """
+    parts = {row: {*combinations(enumerate(row), min(size, len(row)))} for row in rows}
+    left, chosen = set().union(*parts.values()), set()
     while left:
-        best = max(every, key=lambda row: len(pairs[row] & left))  # the first of the best
+        best = max(parts, key=lambda row: len(parts[row] & left))
         chosen.add(best)
-        left -= pairs[best]
-    return chosen if len(lists) > 1 else {*every}
+        left -= parts[best]
+    return chosen
+
+
+def leave_to_the_full_run(items):
+    """Mark what the ordinary run need not have of tests that take several lists of values.
+
+    A list is a decorator `parametrize`, or the values of a fixture. Each value of each list stays
+    once, or each pair of them in tests marked `pairs`. Which values meet differs from test to test.
+    """
+    tests = {}
+    for item in items:
+        if hasattr(item, "callspec") and not _ELSEWHERE & {
+            mark.name for mark in item.iter_markers()
+        }:
+            rows = tests.setdefault(item.nodeid.partition("[")[0], {})
+            rows[tuple(item.callspec._idlist)] = item  # a name for each list
+    for test, rows in tests.items():
+        mixed = sorted(rows, key=lambda row: crc32(f"{test} {row}".encode()))
+        size = 2 if rows[mixed[0]].get_closest_marker("pairs") else 1
+        for row in {*mixed} - covering(mixed, size):
+            rows[row].add_marker(pytest.mark.full)
+
+
+_ELSEWHERE = {"full", "extras", "dist", "browser", "gpu"}
+"""Marks of tests that `make test` has not."""

@@ -12,7 +12,9 @@ from torch import distributed
 # Forks of a process that has imported PyTorch start a hundred times as fast; elsewhere than on
 # Linux, its libraries may not survive a fork.
 START = "forkserver" if sys.platform == "linux" else "spawn"
-PRELOADED = ["torch.distributed", "kofn"]
+PRELOADED = ["torch.distributed.tensor", "jax", "hypothesis", "pytest", "scipy.stats"]
+PRELOADED += ["kofn.distributed", "kofn.commands.app", "pandas", "sklearn"]
+"""What the first of a worker's tests has the one server of forks import for all."""
 
 
 def run_on_ranks(path, size, *tasks, kernels="reference", dead=0):

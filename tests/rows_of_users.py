@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-import oracles_rows
 from kofn import Link, links, soft_topk, soft_topk_threshold
 from kofn.links import table
+from oracles import rows as oracles_rows
 from support import GRADIENT_HARD, TOTAL, WEIGHTS, Framework
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")

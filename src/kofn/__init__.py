@@ -88,7 +88,7 @@ __version__ = "0.1.0"
 _import_after("torch", "kofn.metrics.torch_temperature")
 _import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
-# The names of files that every call needs are those of their own `__all__`.
+# Files that every call needs say their names themselves, in `__all__`.
 __all__ = [
     # choosing k of n
     *_topk.__all__,

@@ -276,7 +276,7 @@ TRANSFORMS = {
     "jit in jit": lambda n: jax.jit(jax.grad(jax.jit(total(n)))),
     "without jit": lambda n: jax.grad(total(n)),
 }
-QUICK = ("hessian", "grad of vmap", "vmap over k")
+QUICK = ("hessian", "vmap over k")
 
 
 @pytest.mark.parametrize(
@@ -353,9 +353,9 @@ def test_programs_hold_no_address_and_are_found_on_disk(tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    first = run("program", **settings)
+    first = run("program", anew=True, **settings)
     kept = {p.name for p in tmp_path.iterdir() if not p.name.endswith("-atime")}
-    second = run("program", **settings)
+    second = run("program", anew=True, **settings)
     assert first == second
     assert kept == {p.name for p in tmp_path.iterdir() if not p.name.endswith("-atime")}
     assert any("jit_" in name for name in kept)

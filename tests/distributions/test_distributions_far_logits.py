@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kofn import KSubset, PlackettLuce
-from oracles_far import far_rows, numbers, order_of, set_of, subsets_of
+from oracles.far import far_rows, numbers, order_of, set_of, subsets_of
 
 EACH = pytest.mark.parametrize("dtype", ["float32", "float64"])
 COUNT = [18, pytest.param(300, marks=pytest.mark.full)]

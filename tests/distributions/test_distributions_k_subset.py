@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-import oracles_subset as oracles
 from kofn import KSubset, hard_topk
+from oracles import subset as oracles
 from support import Framework
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6}

@@ -15,10 +15,10 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-import oracles_subset as oracles
 from kofn import KSubset
 from kofn.arrays.jax import compile as jax_compile
 from oracles import finite_difference
+from oracles import subset as oracles
 from support import GRADIENT, Framework, jax_x64, with_gradients
 
 RNG = np.random.default_rng(17)

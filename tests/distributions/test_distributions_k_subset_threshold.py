@@ -10,7 +10,7 @@ import torch
 
 from kofn import KSubset
 from kofn.arrays.tracing import is_at_hand
-from kofn.subsets import routes
+from kofn.subsets import operations
 
 LOGITS = np.array([[2.0, 1.0, 0.5, -1.0, 0.3], [0.0, 0.1, 5.0, -2.0, 1.0]])
 SUBSET = np.array([[1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0, 1.0]])
@@ -19,13 +19,13 @@ SUBSET = np.array([[1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0, 1.0]])
 @pytest.fixture
 def solved(monkeypatch):
     """The thresholds that were solved for."""
-    found, solve = [], routes.any_threshold
+    found, solve = [], operations.any_threshold
 
     def spy(*arguments):
         found.append(solve(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(routes, "any_threshold", spy)
+    monkeypatch.setattr(operations, "any_threshold", spy)
     return found
 
 

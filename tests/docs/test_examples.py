@@ -100,7 +100,7 @@ def test_the_readme_has_what_these_examples_print():
         name: [sae.run(name, seed) for seed in range(3)] for name in ("TopKSAE", "usual top-k")
     }
     (left, none), (usual, dead) = (
-        (fmean(each[i] for each in runs) for i in range(2)) for runs in found.values()
+        [fmean(each[i] for each in runs) for i in range(2)] for runs in found.values()
     )
     assert none == 0
     assert f"none stays dead, against {100 * dead:.1f} % for the usual top-k" in page

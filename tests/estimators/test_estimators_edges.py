@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-import oracles_subset as oracles
 from kofn import Bernoulli, Categorical, KSubset, estimators
 from kofn.estimators import study
+from oracles import subset as oracles
 from toys import B, Y, cost, generator, joint, square
 
 INF = math.inf

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import oracles
-import oracles_rows
+from oracles import rows as oracles_rows
 from rows_of_users import DTYPES, UserRows, draw, hold, least_in_play, oracle, rounded, tails_of
 from support import LINKS
 

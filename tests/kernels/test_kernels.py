@@ -21,6 +21,8 @@ from support import (
     full_but,
 )
 
+pytestmark = pytest.mark.pairs
+
 INF, NAN = np.inf, np.nan
 SERVED = [link for link in LINKS if contract.kind_of(kofn.links.TABLE[link].inner) is not None]
 POWERS = [kofn.links.entmax(alpha) for alpha in (1.2, 1.37, 1.9)]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import oracles_knapsack
 from kofn import links, soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
 from kofn.kernels.cpu.knapsack import launch
 from kofn.links import table
+from oracles import knapsack as oracles_knapsack
 from support import LINKS, TOTAL, WEIGHTS, every_link
 
 INF, NAN = math.inf, math.nan

@@ -15,6 +15,8 @@ from kofn.kernels.cpu.runtime import intrinsics
 from rows_of_users import draw, hold, hold_gradients
 from support import BOUNDED, ENDLESS, LINKS
 
+pytestmark = pytest.mark.pairs
+
 INF = np.inf
 LOWEST = float(np.finfo("float32").min)
 EVERY = (*LINKS, 1.2, 1.37, 1.9)

@@ -13,6 +13,8 @@ from kofn.losses import topk_loss
 from pairs import pairwise
 from support import ENDLESS, GRADIENT, INNER, LINKS
 
+pytestmark = pytest.mark.pairs
+
 SPREADS = [1.0, 0.01, 1e-3, 1e-4]
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-import oracles_links
 from kofn import links
 from kofn.links import table
-from oracles_links import at
+from oracles import links as oracles_links
+from oracles.links import at
 from support import LINKS
 
 EVERY = [*LINKS, "entmax(1.3)"]

@@ -19,6 +19,8 @@ from support import (
     with_gradients,
 )
 
+pytestmark = pytest.mark.pairs
+
 # Short and long rows, few and most of them chosen, a fractional k; scores from nearly equal to
 # spread over a thousand temperatures.
 SHAPES = [(2, 1), (8, 2), (64, 8), (100, 95), (100, 2.5), (500, 200)]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import oracles
-import oracles_knapsack
 from kofn import (
     Link,
     links,
@@ -18,6 +17,7 @@ from kofn import (
     soft_topk_sum,
     soft_topk_threshold,
 )
+from oracles import knapsack as oracles_knapsack
 from support import LINKS, TOTAL, WEIGHTS, Framework, every_link
 
 INF, NAN = math.inf, math.nan

@@ -20,6 +20,8 @@ from kofn import (
 from kofn.links import table
 from support import CAUCHY, LINKS, TOTAL, WEIGHTS, Framework, every_link
 
+pytestmark = pytest.mark.pairs
+
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 N = 7  # one length, so that XLA compiles once per link and dtype
 

@@ -16,16 +16,16 @@ conditional_bernoulli constants control_variates costs deepseek_v3 drawing dtens
 enumeration equation errors examples extremes far fenchel_young fill formulas forward frame
 from_torch function glm4_moe gpt_oss guards half_rows header heads implicit implicit_mle
 integers integral interleaved jagged jax_axis jax_compiled jax_marginals kernels key_value_cache
-keys knapsack knapsack_choice labels lanes largest layout learned_k likelihood linear locks logs
+keys knapsack knapsack_choice labels lanes largest layout learned_k likelihood linear locks
 loops loss_over_shards losses maps margins marked mask mixtral namespace needed noise_loops
 of_shards olmoe on_axes on_group on_mesh onward operations options ordered over_shards patching
-pathwise per_head place price primitives private protocol protocols prune pruner quadrature
+pathwise per_head price primitives private protocol protocols prune pruner quadrature
 qwen2_moe qwen3_moe ranked reduced report resumable root routing rows sae sampling schedule
 score score_check search search_lanes segment_loops segment_threshold segments selector settings
 sharded_pruner sharded_weight shares simplex sketch sloped softmax split_row starting statistics
 sums surrogate_samples table targets taylor tensors theta threshold torch_constants
 torch_sampling torch_search torch_taylor_zeros torch_temperature torch_wrapper training
-translate truncated unfit untraced values vector_math vectors views warm weight weights
+translate truncated unfit untraced vector_math vectors views warm weight weights
 when_imported whole_files wide worker
 """
 """Files, by name, that were there when this was first asked. No new one comes in."""

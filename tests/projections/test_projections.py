@@ -19,7 +19,7 @@ from kofn.projections import (
     projection_sparse_simplex,
     projection_sparse_vector,
 )
-from oracles_projections import close, oracle_box_section, oracle_simplex
+from oracles.projections import close, oracle_box_section, oracle_simplex
 from support import Framework
 
 FRAMEWORKS = ["numpy", "torch", "jax"]

@@ -14,6 +14,8 @@ from kofn.links import table
 from kofn.solver.threshold import solve
 from support import BOUNDED, CAPPED, LINKS, TWO_TAILS, Framework, every_link
 
+pytestmark = pytest.mark.pairs
+
 F32 = np.float32
 PLATEAU = [10, 9.5, 9.2, -9, -10, -9.5, -9.9]
 

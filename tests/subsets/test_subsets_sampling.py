@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-import oracles_subset as oracles
 from kofn import KSubset
+from oracles import subset as oracles
 from support import Framework
 
 INF = math.inf

@@ -1,4 +1,4 @@
-"""Kernels of short calls on torch tensors, kept by the shape, of which autograd knows nothing
+"""Kernels of short calls on torch tensors, kept by the shape; autograd knows nothing of them
 (test_adapters_short.py, test_nn_router_quantile_limits.py).
 """
 
@@ -23,7 +23,7 @@ _kept: dict[Any, Any] = {}
 def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:
     """Return the function of cpu/ready.py that runs an operator on such a tensor, or None.
 
-    The numbers are those of a compiled program, which has the kernels that it was traced with.
+    The numbers are a compiled program's, which has the kernels that it was traced with.
     """
     key = operation.name, x.shape, x.dtype, k, t, link, alpha
     run = _kept.get(key)
@@ -51,6 +51,14 @@ def tally(indices: Any, counts: Any) -> bool:
     if ready is not None:
         ready.tally(indices, counts)
     return ready is not None
+
+
+def tally_of(scores: Any) -> Any:
+    """Return what adds up the choices of such scores where these are, without a wait; or None."""
+    if not of_torch.state.is_plain(scores):
+        return None
+    chooser = kernels.serving_of("choice", scores, "torch", offered="tally")
+    return None if chooser is None else chooser.tally
 
 
 def required(scores: Any, bias: Any, k: Any, mean: Any, tokens: Any) -> bool:

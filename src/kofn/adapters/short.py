@@ -1,4 +1,4 @@
-"""Calls on small torch tensors like those of a call before: nothing is checked again.
+"""Calls on small torch tensors like the tensors of a call before: nothing is checked again.
 
 What follows from the shape, the dtype and the numbers of such a call takes longer to find than its
 answer does. From the second call on it is kept here.

@@ -1,4 +1,4 @@
-"""Checks of arguments: each error names the argument, its value and what is allowed.
+"""Checks of arguments: each error names the argument, its value and the allowed ones.
 
 Numbers are checked; entries of arrays are not, because reading them would wait for the device.
 """

@@ -69,6 +69,11 @@ def only_if_like(x: Array) -> Callable[..., Any]:
     return _only_if_any if is_torch(x) and x.is_cpu and of_torch.state.is_eager(x) else only_if
 
 
+def where_like(x: Array) -> Callable[..., Any]:
+    """Return `where` for arrays like `x`, with dimensions and of one dtype: a search has many."""
+    return sys.modules["torch"].where if is_torch(x) and x.is_cpu else namespace(x).where
+
+
 def _only_if_any(flags: Any, function: Callable[[], State], otherwise: State) -> State:
     return function() if flags.any() else otherwise
 

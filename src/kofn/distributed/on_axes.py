@@ -43,7 +43,7 @@ class OnAxes(Layout):
         mask: Any,
         *,
         costs: Any = None,
-        **others: Any,  # JAX itself knows what is the same on all devices
+        **others: Any,  # JAX itself knows which arrays are the same on all devices
     ) -> Given:
         return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
 
@@ -69,7 +69,7 @@ class OnAxes(Layout):
         return choice.with_nan(x, k, weights, self.over)
 
     def agreed(self, words: str) -> None:
-        """JAX itself knows what is the same on all devices."""
+        """JAX itself knows which arrays are the same on all devices."""
 
     def ranked(self, x: Array, playing: Array | None, ranks: Array) -> Array:
         at_ranks = ranked.ranked(stop_gradient(x), playing, ranks, self.over)

@@ -39,7 +39,7 @@ from kofn.distributions.base import Discrete, OverRows
 from kofn.maps.topk import hard_topk, soft_topk
 from kofn.rows.compiled import whole
 from kofn.rows.given import Given, given
-from kofn.subsets import conditional_bernoulli, drawing, fitting, routes
+from kofn.subsets import conditional_bernoulli, drawing, fitting, operations
 
 __all__ = ["KSubset"]
 
@@ -296,7 +296,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         if solved is None or not (same(solved[0], y) and same(solved[1], k)):
             if bool((y == math.inf).any()):
                 return None
-            solved = stop_gradient(y), k, routes.threshold(y, k)
+            solved = stop_gradient(y), k, operations.threshold(y, k)
             if may_be_kept(y):
                 self._solved = solved
         return solved[2]

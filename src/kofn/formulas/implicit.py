@@ -144,7 +144,7 @@ def _dense(
     if link.capped is not False and not sends(over):  # the search by messages has moved θ
         hi, lo = at_end(x, k, t, link, hi, xp.where(settled, 0.0, lo), over)
     z = ((x - expand(hi)) - expand(lo)) / expand(t)
-    # A row with a NaN is left to move, so that its derivatives are NaN, as those of softmax.
+    # A row with a NaN is left to move, so that its derivatives are NaN, as for softmax.
     link = link.map_alpha(expand)
     z = with_ends_outside(link, z) if ends_outside else z
     outside = ~rows.live | _constant_tail(link, z, expand(t)) | expand(none | every)

@@ -1,7 +1,7 @@
 """Softmax over a set of a row's largest scores: the set, by sums and counts alone; its weights,
 their entropy, and −log of one of them.
 
-The set is that of samplers: the k largest, of them the nucleus of p, of it what has min_p of the
+The set is as samplers have it: the k largest, of them the nucleus of p, of it what has min_p of the
 greatest weight. Equal scores are in it or out of it together.
 """
 
@@ -62,7 +62,7 @@ def _integers(x: Array) -> str:
 
 
 def _last_key(keys: Any, amounts: Array, wanted: Any, over: Any) -> Any:
-    """Return of each row the greatest key from which on the amounts add up to what is wanted.
+    """Return of each row the greatest key from which on the amounts add up to `wanted`.
 
     It is the least integer where all of them do not.
     """

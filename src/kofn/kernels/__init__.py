@@ -113,7 +113,10 @@ class SubsetKernels(Protocol):
 
 
 class ChoiceKernels(Protocol):
-    """The functions of a backend for hard choices: scores (…, n)."""
+    """The functions of a backend for hard choices: scores (…, n).
+
+    One without `ranked` has no other way of `largest` than of scores, and no mask there.
+    """
 
     def hard(self, x: Array, k: Any) -> Any:
         """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
@@ -125,6 +128,10 @@ class ChoiceKernels(Protocol):
         """Return the indices of the k largest numbers, (…, k) of int64: `formulas.choice.largest`,
         or, for another `way` of contract.py, `first`, of integers, too.
         """
+
+    tally: Any
+    """(x, indices, counts) -> None: add to each array of counts how often the indices of rows
+    without a NaN name each entry; a backend need not have it."""
 
     def ranked(self, x: Array, ranks: Array, mask: Any = None) -> Any:
         """Return `formulas.choice.ranked`, for ranks (…, m) of int64."""
@@ -206,7 +213,7 @@ class SumKernels(Protocol):
 
 
 class Backend(NamedTuple):
-    """A folder: which arrays of which framework it serves, and the modules that answer RowKernels,
+    """A folder: the frameworks and arrays that it serves, and the modules that answer RowKernels,
     SubsetKernels and, unless None, ChoiceKernels, NoiseKernels, KnapsackKernels and SumKernels.
     """
 
@@ -229,7 +236,12 @@ BACKENDS = (
         f"{cpu.__name__}.knapsack.launch",
         f"{cpu.__name__}.passes.sums",
     ),
-    Backend(gpu.serves, f"{gpu.__name__}.rows.launch", f"{gpu.__name__}.subsets.launch"),
+    Backend(
+        gpu.serves,
+        f"{gpu.__name__}.rows.launch",
+        f"{gpu.__name__}.subsets.launch",
+        f"{gpu.__name__}.choice.launch",
+    ),
 )
 
 
@@ -245,7 +257,7 @@ def serving_of(
 ) -> Any:
     """Return the kernels of a field of `Backend` for these arrays and this link, or None.
 
-    `offered` is the attribute of the kernels that has the links served, or is None.
+    `offered` is the attribute of the kernels that has the links served, or is None or missing.
     """
     if not wanted():
         return None
@@ -256,7 +268,7 @@ def serving_of(
             break
     kernels = None if name is None else _imported(name) or module(name)
     if kernels is None or link is None:
-        return kernels
+        return kernels if offered == "SERVED" or hasattr(kernels, offered) else None
     served = getattr(kernels, offered, None)
     kind = kind_of(link)
     if type(served) is tuple:  # nearly always, and a missing attribute takes a microsecond

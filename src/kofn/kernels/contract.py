@@ -91,7 +91,7 @@ def kind_of(link: Any) -> int | None:
 
 
 def kind_of_rows(link: Any) -> int | None:
-    """Return the same; for rows with an alpha each, all of which have to be general, POWER."""
+    """Return the same; for rows with an alpha each, which all have to be general, POWER."""
     alpha = link.alpha
     return kind_of(link) if alpha is None or isinstance(alpha, float) else POWER
 

@@ -12,7 +12,7 @@ from typing import Any
 from kofn.links.scalar import ScalarLink
 
 NEEDS = {"LOGARITHMS": ("logarithm", "hazard")}
-"""The formulas that an answer needs, by what a backend offers for it; others need those of all."""
+"""The formulas that an answer needs, by what a backend offers for it; others need all formulas."""
 
 
 def serves(kernels: Any, link: ScalarLink, offered: str) -> bool:

@@ -29,7 +29,7 @@ TAKES = {
 """The formulas, and the arguments that each may take."""
 
 FIRST = 100
-"""The number of the first link that is made; those of built-in ones are smaller."""
+"""The number of the first link that is made; built-in ones have smaller numbers."""
 
 OWN: dict[int, ScalarLink] = {}
 """By number, in the order in which they were made."""
@@ -81,7 +81,7 @@ class ScalarLink(OfFormulas):
     smooth = False
     """Whether F′ is continuous and |F″| no more than F′, roughly: then θ takes fewer steps."""
     kinked: ClassVar[bool] = False
-    """Whether F′ has kinks all the same, as that of the Laplace distribution."""
+    """Whether F′ has kinks all the same, as the Laplace distribution's."""
     end: ClassVar[float | None] = None
     """Where F reaches 1, for a support with two ends; its formulas count z from the lower end."""
     start: ClassVar[float] = 0.0

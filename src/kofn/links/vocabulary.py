@@ -93,7 +93,7 @@ def power(base: Real, exponent: Real) -> Real:
 
 
 def raised(base: Real, log_base: Real, exponent: Real) -> Real:
-    """base^exponent for base > 0, of which compiled code takes the logarithm."""
+    """base^exponent for base > 0; compiled code takes the logarithm of it."""
     return base**exponent
 
 

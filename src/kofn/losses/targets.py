@@ -99,7 +99,7 @@ class Target(NamedTuple):
             return (1 - self.smoothing) * own + self.smoothing * even
         if self.labels is None:
             return _chosen_terms(self.dense(), values)
-        one = values.ndim < self.scores.ndim  # they are those of the labels
+        one = values.ndim < self.scores.ndim  # they are the labels' values
         term = values if one else at_labels(values, self.labels)
         term = term if self.used is None else xp.where(self.used, term, 0.0)
         return term if self.valid is None else term * self.valid

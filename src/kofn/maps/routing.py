@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from kofn.adapters import short
-from kofn.arrays.autodiff import moving, stop_gradient
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, cast_like, compute_dtype, namespace, special
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
@@ -98,7 +98,12 @@ def gates_of_mixture(
         share = softmax(take_along_last(scores, indices), mask=rows)
     else:
         share = take_along_last(softmax(scores, mask=rows), indices)
-    return share * (1 + moving(weights))
+    return share * (1 + _moving(weights))
+
+
+def _moving(weights: Array) -> Array:
+    """Return 0 with the gradient of weights, none of which is infinite."""
+    return weights - stop_gradient(weights)
 
 
 def sigmoids(scores: ArrayT) -> ArrayT:
@@ -131,7 +136,7 @@ def gates_of_choice(
     """
     weights = take_along_last(soft_topk(scores, k, **gating.soft), indices)
     if gating.mixture:
-        return shares * (1 + cast_like(moving(weights), shares))
+        return shares * (1 + cast_like(_moving(weights), shares))
     if gating.normalize:
         weights = normalized(weights)
     return cast_like(weights, shares)
@@ -172,7 +177,7 @@ def packed(
     gates = weights
     if gating.mixture:
         share = cast(sigmoids(scores), scores.dtype) if gating.sigmoid else softmax(scores)
-        gates = share * (1 + moving(weights))
+        gates = share * (1 + _moving(weights))
     gates = xp.where(chosen, gates, 0.0)
     # A chosen gate may be 0, as the weights of a bounded link may: it still precedes the others.
     indices = top_indices(stop_gradient(xp.where(chosen, gates, -1.0)), width)

@@ -32,8 +32,8 @@ def _shannon_slope(p: Real) -> tuple[Real]:
 ENTROPY = Sum(__name__, "ENTROPY", _shannon, _shannon_slope)
 
 
-def _powers(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
-    """p^α and (p − p^α)/e, e = α − 1, whose slope at p = 0 is at_zero, where 0^α = 0."""
+def _steps(p: Real, e: Real) -> tuple[Real, Real, Real, Real, Real, Real]:
+    """p, NaN below 0; whether it is not 0; p or 1, its log, and e times that, if it is near 0."""
     p = where(p < 0, NAN, p)
     some = p != 0
     safe = where(some, p, 1.0)
@@ -41,21 +41,22 @@ def _powers(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
     by = e * logs
     # Near α = 1 and near p = 1 the difference would cancel; far from them the power is exact.
     near = by * by < 0.5
-    small = -p * expm1(where(near, by, 0.0)) / e
+    return p, some, safe, logs, near, where(near, by, 0.0)
+
+
+def _powers(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
+    """p^α and (p − p^α)/e, e = α − 1, whose slope at p = 0 is at_zero, where 0^α = 0."""
+    p, some, safe, logs, near, by = _steps(p, e)
+    small = -p * expm1(by) / e
     high = where(some, raised(safe, logs, alpha), 0.0)
     return high, where(some, where(near, small, (p - high) / e), at_zero * p)
 
 
 def _power_slopes(p: Real, alpha: Real, e: Real, at_zero: Real) -> tuple[Real, Real]:
-    p = where(p < 0, NAN, p)
-    some = p != 0
-    safe = where(some, p, 1.0)
-    logs = log_of_any(safe)
-    by = e * logs
-    near = by * by < 0.5
+    p, some, safe, logs, near, by = _steps(p, e)
     ratio = raised(safe, logs, e)
     steep = alpha * where(ratio == INFINITY, MOST, ratio)  # for α = 0 no 0·∞
-    small = -1.0 - alpha / e * expm1(where(near, by, 0.0))
+    small = -1.0 - alpha / e * expm1(by)
     return where(some, steep, 0.0), where(some, where(near, small, (1.0 - steep) / e), at_zero)
 
 
@@ -163,7 +164,7 @@ def _renyi(p: ArrayT, alpha: float) -> ArrayT:
     """In units of the largest weight m, Σ(p/m)^α ≥ 1 is no underflow, and
 
     H = −ln m − ln(1 − (α − 1)·T/S)/(α − 1), T = Σ(q − q^α)/(α − 1), S = Σq, q = p/m,
-    both terms of which are at least 0 for p ≤ 1.
+    whose terms are both at least 0 for p ≤ 1.
     """
     xp = namespace(p)
     if alpha >= HUGE:

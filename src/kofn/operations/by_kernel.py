@@ -1,4 +1,4 @@
-"""Thresholds from kernels; the reference solves the rows that a kernel gave up on."""
+"""Thresholds and weights from kernels; the reference solves the rows that a kernel gave up on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, is_torch, namespace
+from kofn.arrays.kinds import Array, cast, is_torch, namespace, quiet_for
+from kofn.formulas import answers
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.solver import price
@@ -42,6 +43,21 @@ def threshold_of(backend: Any, given: Given) -> Array:
         finish(given, theta)
     pair: Array = theta
     return pair
+
+
+def weights_by_kernel(
+    backend: kernels.RowKernels, given: Given, single: bool = False
+) -> tuple[Array, Array]:
+    """Return weights and θ; weights of half precision are float32 if `single`."""
+    p, theta, lost = backend.weights(*given[:4], single)
+    if lost and given.is_half:  # so rare that a cast does
+        wide, theta = weights_by_kernel(backend, given.wide())
+        return cast(wide, p.dtype), theta
+    if lost:
+        where, rows, solution = finish(given, theta)
+        with quiet_for("numpy"):
+            in_memory(p)[where] = answers.weights(rows, found=solution)
+    return p, theta
 
 
 def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, Any]:

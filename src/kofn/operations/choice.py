@@ -31,6 +31,7 @@ LARGEST = Operation(
     of=scores("x", "choice"),
     kernel=lambda chooser, x, k: chooser.largest(x, k),
     plain=choice.largest,
+    offered="largest",
     functions="topk_gates",
     lacks={
         "JAX": "the weights by a primitive, the choice by XLA's top-k",
@@ -44,6 +45,7 @@ FIRST = Operation(
     of=scores("x", "choice"),
     kernel=lambda chooser, x, k, way: chooser.largest(x, k, way),
     plain=choice.first,
+    offered="ranked",
     functions="topk",
     lacks={"JAX": "array code, by XLA's top-k", "segments": "array code, by sorts"},
 )
@@ -55,6 +57,7 @@ FIRST_OF_MASKED = Operation(
     of=scores("x", "choice"),
     kernel=lambda chooser, x, mask, k, way: chooser.largest(x, k, way, mask),
     plain=choice.first_of_masked,
+    offered="ranked",
     functions="topk(mask=)",
     lacks=FIRST.lacks,
 )
@@ -65,6 +68,7 @@ RANKED = Operation(
     of=scores("x", "choice"),
     kernel=lambda chooser, x, ranks: chooser.ranked(x, ranks),
     plain=choice.ranked,
+    offered="ranked",
     fake=lambda x, ranks: ranks.new_empty(ranks.shape),
     functions="quantile",
     lacks={"JAX": "array code, by a sort", "segments": "array code, by sorts"},
@@ -77,6 +81,7 @@ RANKED_OF_MASKED = Operation(
     of=scores("x", "choice"),
     kernel=lambda chooser, x, mask, ranks: chooser.ranked(x, ranks, mask),
     plain=choice.ranked_of_masked,
+    offered="ranked",
     fake=lambda x, mask, ranks: ranks.new_empty(ranks.shape),
     functions="quantile(mask=)",
     lacks=RANKED.lacks,
@@ -91,7 +96,7 @@ def way_of(smallest: bool, in_order: bool) -> int:
 def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return the hard choice, and θ as two floats for its gradient, the gradient of the weights.
 
-    The weights themselves are not needed. Not every backend has kernels of choices.
+    The weights themselves are not needed. Where kernels of rows serve, those of choices do.
     """
     x, fixed = given.scores, without_bad_temperatures(given)
     chooser = kernels.found("choice", x, "torch" if is_torch(x) else "numpy")

@@ -18,6 +18,7 @@ from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
 from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.operations.by_kernel import finish, in_memory, part
+from kofn.operations.makers import with_back
 from kofn.operations.operation import Operation
 from kofn.operations.price import price_of
 from kofn.operations.signatures import COSTED
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
-LARGEST = 2.0**28  # θc in units of T, of which float64 leaves an error of 2⁻²⁵
+LARGEST = 2.0**28  # θc in units of T; float64 leaves an error of 2⁻²⁵ of it
 
 Backend = kernels.KnapsackKernels
 
@@ -102,24 +103,20 @@ def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tenso
     return [slope.to(rows[0].dtype) for slope in slopes]
 
 
-_BACK = Operation(
-    name="knapsack_backward",
-    takes="cotangent n, x n, theta 2, costs n, budget r, t r, link, of_costs int",
-    gives="x n, costs n if of_costs, budget+t 2",
-    of=COSTED,
-    kernel=_gradients,
-    xla=lambda of_costs: ["knapsack_cotangents" if of_costs else "knapsack_cotangents_but_costs"],
-    lost="budget",
-)
-KNAPSACK = Operation(
+KNAPSACK = with_back(
     name="knapsack_weights",
-    takes="x n, costs n, budget r, t r, link",
     gives="p n, theta 2",
     of=COSTED,
     kernel=_weights,
     reference=answers.weights,
     prepared=_in_units,
-    back=(_BACK,),
+    back=_gradients,
+    into="x n, costs n if of_costs, budget+t 2",
+    of_back={
+        "name": "knapsack_backward",
+        "xla": lambda of_costs: [f"knapsack_cotangents{'' if of_costs else '_but_costs'}"],
+        "lost": "budget",
+    },
     xla=lambda: ["knapsack_weights"],
     functions="soft_knapsack",
     lacks={"segments": "no function for segments"},
@@ -144,7 +141,7 @@ HARD_KNAPSACK = Operation(
     kernel=lambda backend, given: (_fill(backend, given), _price(backend, given)),
     reference=answers.weights,
     fixed=knapsack_choice.fill,
-    back=(_BACK,),
+    back=KNAPSACK.back,
     xla=lambda: ["fill"],
     moves_as=KNAPSACK,
     functions="soft_knapsack(hard=True)",
@@ -209,22 +206,14 @@ def _mended(
     return tuple(slopes)
 
 
-PRICE = Operation(
+PRICE = with_back(
     name="knapsack_threshold",
-    takes="x n, costs n, budget r, t r, link",
     gives="answer r, theta 2",
     of=COSTED,
     kernel=_theta,
     reference=implicit.theta,
-    back=(
-        Operation(
-            name="knapsack_threshold_backward",
-            takes="cotangent r, x n, theta 2, costs n, budget r, t r, link, of_costs int",
-            gives="x n, costs n if of_costs, budget r, t r",
-            of=COSTED,
-            kernel=_price_back,
-        ),
-    ),
+    back=_price_back,
+    into="x n, costs n if of_costs, budget r, t r",
     functions="soft_knapsack_threshold",
     lacks={"JAX": "array code, around a price by a kernel", "segments": "no function for segments"},
 )
@@ -255,22 +244,14 @@ def _value_back(
     return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), slopes)
 
 
-KNAPSACK_VALUE = Operation(
+KNAPSACK_VALUE = with_back(
     name="knapsack_value",
-    takes="x n, costs n, budget r, t r, link, slopes int",
     gives="answer r, weights n if slopes, theta 2 if slopes, in_t r if slopes",
     of=COSTED,
     kernel=_value,
     reference=answers.value,
-    back=(
-        Operation(
-            name="knapsack_value_backward",
-            takes="cotangent r, x n, weights n, theta 2, in_t r, costs n, budget r, t r, link",
-            gives="x n, costs n, budget r, t r",
-            of=COSTED,
-            kernel=_value_back,
-        ),
-    ),
+    back=_value_back,
+    into="x n, costs n, budget r, t r",
     functions="soft_knapsack_value",
     lacks={"JAX": "array code, around a price by a kernel", "segments": "no function for segments"},
 )

@@ -10,11 +10,11 @@ from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, cast
 from kofn.arrays.operations import at_labels
 from kofn.formulas import answers, pullbacks
-from kofn.operations.by_kernel import threshold_of
+from kofn.operations.by_kernel import threshold_of, weights_by_kernel
 from kofn.operations.closed import closed
+from kofn.operations.makers import with_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.operations.topk import weights_by_kernel
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE
@@ -57,23 +57,13 @@ def log_weights_back(
     return in_x, in_rows
 
 
-LOG_WEIGHTS = Operation(
+LOG_WEIGHTS = with_back(
     name="log_weights",
-    takes="x n, k #, t #, link",
     gives="log n, theta 2",
-    of=ROWS,
     kernel=_log_weights,
     reference=answers.log_weights,
-    back=(
-        Operation(
-            name="log_weights_backward",
-            takes="cotangent n, x n, theta 2, k #, t #, link",
-            gives="x n, k+t 2 if k t",
-            of=ROWS,
-            kernel=log_weights_back,
-            xla=lambda: ["log_cotangents"],
-        ),
-    ),
+    back=log_weights_back,
+    of_back={"xla": lambda: ["log_cotangents"]},
     xla=lambda: ["weights", "logarithms"],
     offered="LOGARITHMS",
     constant=("k",),
@@ -104,7 +94,7 @@ def _at_labels_back(
 ) -> tuple[Array, Array | None]:
     """Pull back by a kernel that knows the label alone, else by one of p, for ∂ log p = ∂p/p.
 
-    Not by p where it is small, as its digits are those of e^z, nor where its slope underflows.
+    Not by p where it is small, as its digits come from e^z, nor where its slope underflows.
     """
     k, temperature, link = given[1:4]
     x: Any = given.scores
@@ -147,4 +137,4 @@ LOG_AT_LABELS = Operation(
     offered="LOGARITHMS",
     constant=("k",),
 )
-"""The same of one label per row, for eager tensors, of which k and the temperature are numbers."""
+"""The same of one label per row, for eager tensors, where k and the temperature are numbers."""

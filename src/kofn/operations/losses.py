@@ -17,11 +17,11 @@ from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.links.link import Link
-from kofn.operations.by_kernel import in_memory
+from kofn.operations.by_kernel import in_memory, weights_by_kernel
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
-from kofn.operations.topk import AT_ONCE, WEIGHTS, weights_by_kernel
+from kofn.operations.topk import AT_ONCE, WEIGHTS
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions

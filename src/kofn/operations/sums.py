@@ -1,6 +1,6 @@
 """Sums of functions of weights, Σ f(p) of each row, by the formulas of a `Sum`.
 
-No torch operator: a compiled function has array code, which compilers join with what is before it.
+No torch operator: a compiled function has array code, which compilers join with the code before it.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kofn import kernels
-from kofn.arrays.kinds import Array, cast, deleted, is_torch, namespace, quiet_for
+from kofn.arrays.kinds import Array, deleted, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
 from kofn.formulas import answers, implicit, pullbacks, sloped
-from kofn.operations.by_kernel import finish, in_memory, threshold_of
+from kofn.operations.by_kernel import threshold_of, weights_by_kernel
+from kofn.operations.makers import AROUND_THETA, with_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.rows.given import Given
@@ -22,22 +23,7 @@ if TYPE_CHECKING:
 AT_ONCE = 1 << 16
 """Entries whose cotangents are computed together, so that they stay in a cache."""
 
-AROUND_THETA = "array code, around a threshold by a kernel"
-
 Backend = kernels.RowKernels
-
-
-def weights_by_kernel(backend: Backend, given: Given, single: bool = False) -> tuple[Array, Array]:
-    """Return weights and θ; weights of half precision are float32 if `single`."""
-    p, theta, lost = backend.weights(*given[:4], single)
-    if lost and given.is_half:  # so rare that a cast does
-        wide, theta = weights_by_kernel(backend, given.wide())
-        return cast(wide, p.dtype), theta
-    if lost:
-        where, rows, solution = finish(given, theta)
-        with quiet_for("numpy"):
-            in_memory(p)[where] = answers.weights(rows, found=solution)
-    return p, theta
 
 
 def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array) -> Any:
@@ -45,29 +31,20 @@ def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array
     return backend.gradients(x, cotangent, theta, *rest)
 
 
-WEIGHTS_BACK = Operation(
-    name="weights_backward",
-    takes="cotangent n, x n, theta 2, k #, t #, link",
-    gives="x n, k+t 2 if k t",
-    of=ROWS,
-    kernel=_weights_back,
-    xla=lambda: ["cotangents"],
-    ready="gradients",
-)
-WEIGHTS = Operation(
+WEIGHTS = with_back(
     name="weights",
-    takes="x n, k #, t #, link",
     gives="p n, theta 2",
-    of=ROWS,
     kernel=weights_by_kernel,
     reference=answers.weights,
-    back=(WEIGHTS_BACK,),
+    back=_weights_back,
+    of_back={"xla": lambda: ["cotangents"], "ready": "gradients"},
     pullback=pullbacks.of_weights,
     xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
     ready="weights",
     functions="soft_topk, softmax, sparsemax, entmax",
 )
+(WEIGHTS_BACK,) = WEIGHTS.back
 SINGLE_WEIGHTS = replace(
     WEIGHTS,
     name="single_weights",
@@ -139,22 +116,13 @@ def _theta_back(
     return in_x.reshape(*batch, n), in_rows.reshape(2, *batch)
 
 
-THETA = Operation(
+THETA = with_back(
     name="located",  # compiled and saved programs know the operator by this name
-    takes="x n, k #, t #, link",
     gives="answer r, theta 2",
-    of=ROWS,
     kernel=_theta,
     reference=implicit.theta,
-    back=(
-        Operation(
-            name="located_backward",
-            takes="cotangent r, x n, theta 2, k #, t #, link",
-            gives="x n, k+t 2",
-            of=ROWS,
-            kernel=_theta_back,
-        ),
-    ),
+    back=_theta_back,
+    into="x n, k+t 2",
     pullback=pullbacks.of_thresholds,
     functions="soft_topk_threshold",
     lacks={"JAX": AROUND_THETA},

@@ -114,6 +114,7 @@ TRUNCATED = Operation(
     ),
     functions="sparse_softmax",
     lacks={"JAX": "array code", "segments": "no function for segments"},
+    offered="truncated",
 )
 
 
@@ -175,6 +176,7 @@ TRUNCATED_LOSS = Operation(
         elementwise=True,
     ),
     functions="softmax_loss, am_softmax, arcface, sparse_softmax_loss",
+    offered="truncated",
     lacks={"JAX": "by the primitive of losses", "segments": "no function for segments"},
 )
 
@@ -275,6 +277,7 @@ SPARSE_ENTROPY = Operation(
         ),
     ),
     functions="metrics.sparse_softmax_entropy",
+    offered="truncated",
     lacks={"JAX": "array code", "segments": "no function for segments"},
 )
 
@@ -294,6 +297,7 @@ LEAST = Operation(
         formulas.least, rows_of(given.wide()), over=given.over, **of
     ),
     functions="segment_sparse_softmax, segment_sparse_softmax_loss",
+    offered="truncated",
     lacks={"JAX": "array code"},
 )
 """The score from which on all are in the set of a row, without a gradient."""

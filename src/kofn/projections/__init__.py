@@ -1,6 +1,6 @@
 """Euclidean projections of rows onto sets of choices, with exact Jacobians.
 
-The names and the order of arguments are those of optax.projections, where it has them.
+The names and the order of arguments are as in optax.projections, where it has them.
 """
 
 from kofn.arrays.names import answer_for_others

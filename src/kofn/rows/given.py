@@ -149,7 +149,7 @@ def given(
     """Check the arguments and bring them to a common form, all in arrays of the compute dtype.
 
     With costs, `k` is the budget. `shards` is how many arrays like `scores` there are of each row,
-    all of which k is for.
+    and k is for all of them.
     """
     form = form_of(scores, dim)
     x = form.rows(without_deleted(scores))

@@ -44,7 +44,9 @@ class Kept(NamedTuple):
     form: Form  # of the caller's scores
     scores: Array  # the caller's, with `dim` last
     at: tuple[Array, ...]  # what indexes them by these entries; padding stands for entry 0
-    own: Array | None = None  # the scores of labels, (rows,), of one gather with those of the sets
+    own: Array | None = (
+        None  # the scores of labels, (rows,), of one gather with the scores of the sets
+    )
 
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""

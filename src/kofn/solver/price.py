@@ -119,7 +119,7 @@ def _shifted(
 
 
 def _distance(p: Problem, x: Array, at: Place) -> Array:
-    """Return x − θc − T·edge of all available entries, those of cost 0 too."""
+    """Return x − θc − T·edge of all available entries, the ones of cost 0 too."""
     assert p.costs is not None
     x, rest = _shifted(x, x != -math.inf, p.temperature, p.row_link, p.over)
     return p._replace(x=x, costs=p.costs._replace(rest=rest)).distance(*at)

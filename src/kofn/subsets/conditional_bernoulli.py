@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from kofn.adapters import route
 from kofn.arrays.autodiff import nan_where, not_below_0, stop_gradient
-from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.arrays.kinds import Array, cast, is_jax, namespace, scalar
 from kofn.rows.compiled import whole
 from kofn.solver.equation import far
-from kofn.subsets import operations, routes
+from kofn.subsets import operations
+from kofn.subsets.operations import LOG_COUNT, TAILS, kernel_for, sum_of, threshold
 
 
 class Rows(NamedTuple):
@@ -33,7 +35,7 @@ class Rows(NamedTuple):
 def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Rows:
     """Return rows of logits y (…, n), −inf where masked, with k per row, NaN if it is invalid.
 
-    `found` is their `routes.threshold`, for logits without +inf.
+    `found` is their `operations.threshold`, for logits without +inf.
 
     Logits of +inf are the limit of large ones: chosen first; more than k of them share evenly.
     """
@@ -49,7 +51,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     y = xp.where(amid & ~top & ~xp.isnan(y), -math.inf, y)
     k = xp.where(amid[..., 0], k, k - count)
 
-    hi, lo = found or routes.threshold(y, k)
+    hi, lo = found or threshold(y, k)
     has_nan = xp.isnan(hi)
     closed = (xp.isinf(hi) | has_nan)[..., None]
     hi = xp.where(closed[..., 0], 0.0, hi)
@@ -86,7 +88,16 @@ def log_partition(rows: Rows) -> Array:
 
 def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
     """Return marginals of logits y, −inf where masked, by the fastest code; see `rows_of`."""
-    return routes.marginals(y, k, MARGINALS, _MARGINALS_AT, _marginals_by_arrays, found)
+    plain: Any = _marginals_by_arrays
+    if is_jax(y):
+        from kofn.subsets.jax_marginals import marginals as traced
+
+        answer: Any = traced(y, k, plain, found)  # type: ignore[arg-type]  # of JAX, as y
+    elif found is not None and (kernel := kernel_for(y)) is not None:
+        answer = route.computed(_MARGINALS_AT, kernel, y, (k, *found))
+    else:
+        answer = route.by_kernel(MARGINALS, y, k)
+    return plain(y, k, found) if answer is None else answer
 
 
 def _marginals_by_arrays(y: Array, k: Array, found: Any = None) -> Array:
@@ -99,18 +110,18 @@ _MARGINALS_AT = operations.marginals_at(_marginals_by_arrays)
 
 def marginals(rows: Rows) -> Array:
     xp = namespace(rows.z)
-    tail = routes.tails(rows.z, rows.k)
+    tail = sum_of(TAILS, rows.z, rows.k)
     answer = xp.where(rows.z > 0, 1 - tail, tail)
     return _entries_or_nan(rows, answer, 1.0)
 
 
 def variance(rows: Rows) -> Array:
-    tail = routes.tails(rows.z, rows.k)
+    tail = sum_of(TAILS, rows.z, rows.k)
     return _entries_or_nan(rows, tail * (1 - tail))
 
 
 def covariance(rows: Rows, v: Array) -> Array:
-    return _entries_or_nan(rows, routes.covariance(rows.z, rows.k, v))
+    return _entries_or_nan(rows, operations.covariance(rows.z, rows.k, v))
 
 
 def log_prob(rows: Rows, subset: Array) -> Array:
@@ -129,7 +140,7 @@ def log_prob(rows: Rows, subset: Array) -> Array:
 
 def entropy(rows: Rows) -> Array:
     """Return log Pr(N = k) + Σ [log(1 + e^{−|z|}) + |z|·tail]; only the first term is negative."""
-    terms = _overlap(rows) + _share(rows.size, routes.tails(rows.z, rows.k))
+    terms = _overlap(rows) + _share(rows.size, sum_of(TAILS, rows.z, rows.k))
     answer = _log_count(rows) + namespace(terms).sum(terms, axis=-1)
     return _or_nan(rows, answer)
 
@@ -138,7 +149,7 @@ def kl(rows: Rows, other: Rows) -> Array:
     """Return E log Pr − E log Pr′, term by term as in `log_prob`; ∞ if Pr′ excludes an S."""
     xp = namespace(rows.z)
     z, u = rows.z, other.z
-    tail, coin, coin_other = routes.tails(z, rows.k), z != -math.inf, u != -math.inf
+    tail, coin, coin_other = sum_of(TAILS, z, rows.k), z != -math.inf, u != -math.inf
     # How likely an entry is on the side that is the smaller one for the other.
     strange = xp.where((u > 0) == (z > 0), tail, 1 - tail)
     strange = xp.where(coin, strange, cast((u > 0) != rows.must, z.dtype))
@@ -164,7 +175,7 @@ def _log_count(rows: Rows) -> Array:
     """Return log Pr(N = k); exactly 0 if there are no coins."""
     xp = namespace(rows.z)
     some = xp.any(rows.z != -math.inf, axis=-1)
-    return xp.where(some, routes.log_count(rows.z, rows.k), 0.0)
+    return xp.where(some, sum_of(LOG_COUNT, rows.z, rows.k), 0.0)
 
 
 def _or_nan(rows: Rows, per_row: Array) -> Array:

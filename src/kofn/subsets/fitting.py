@@ -2,7 +2,7 @@
 
 π(y) = π* is the stationary point of log Z(y) − ⟨π*, y⟩, which is convex; it has one for every π*
 in (0, 1)ⁿ whose sum is a whole number, and that one up to a constant. The Jacobian H is known by
-its products (`routes.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
+its products (`operations.covariance`), and is close to diag(π(1 − π)) less a rank of one or two,
 so that few products do.
 """
 
@@ -70,7 +70,7 @@ def _solved(rows: conditional_bernoulli.Rows, right: Array, weight: Array) -> Ar
     total = inner(weight, xp.ones_like(weight))
 
     def conditioned(left: Array) -> Array:
-        # Without its constant, of which H sees nothing.
+        # Without its constant, which H does not see.
         mean = inner(left, xp.ones_like(left)) / xp.where(total > 0, total, 1.0)
         return xp.where(some, inverse * left - mean, 0.0)
 

@@ -11,13 +11,11 @@ from typing import Any
 
 import jax
 
-from kofn import links
 from kofn.adapters.jax.linear import Linear, Pull, differentiate
 from kofn.adapters.jax.operators import Operator, Settings, Site, bind, wanted
-from kofn.adapters.theta import threshold
-from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import promoting
 from kofn.kernels.contract import COVARIANCE, MARGINALS
+from kofn.subsets.operations import threshold
 
 
 def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.Array | None:
@@ -31,9 +29,7 @@ def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.
 @partial(jax.jit, static_argnums=0)
 @promoting
 def _marginals(settings: Settings, y: jax.Array, k: jax.Array, found: Any) -> jax.Array:
-    if found is None:
-        found = threshold(stop_gradient(y), k, jax.numpy.ones_like(k), links.logistic)
-    return bind(_MARGINALS, y, k, *found, settings=settings)[0]
+    return bind(_MARGINALS, y, k, *(found or threshold(y, k)), settings=settings)[0]
 
 
 def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: bool = False) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 from kofn import kernels, links
 from kofn.adapters import route
-from kofn.adapters.theta import threshold
+from kofn.adapters.theta import threshold as any_threshold
 from kofn.arrays import torch as of_torch
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, is_torch, namespace
 from kofn.kernels import contract
 from kofn.operations.operation import Operation
@@ -28,6 +29,13 @@ COVARIANCE = Operation(
     kernel=lambda kernels, z, k, v: _sum(kernels, contract.COVARIANCE, z, k, v),
     plain=quadrature.covariance,
 )
+
+
+def covariance(z: Array, k: Array, v: Array) -> Array:
+    """Return the covariance of the coins times v, as `quadrature.covariance`."""
+    if any(is_torch(each) and of_torch.state.is_recorded(each) for each in (z, v)):
+        return quadrature.covariance(z, k, v)
+    return route.answer(COVARIANCE, z, k, v)
 
 
 def _sum(kernels: Kernels, what: int, z: Array, *others: Array) -> Array:
@@ -112,9 +120,17 @@ def kernel_for(z: Array) -> Any:
     return kernels.serving_of("subsets", z, kind)
 
 
+def threshold(y: Array, k: Array) -> tuple[Array, Array]:
+    """Return λ as a sum of two numbers per row: with it, the coins y − λ have k heads on average.
+
+    It is a constant: every λ gives the same distribution.
+    """
+    return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+
+
 def _marginals(kernels: Any, y: Array, k: Array) -> tuple[Array, Array]:
     """Return the marginals of logits y, and their threshold as two floats."""
-    hi, lo = threshold(y, k, namespace(k).ones_like(k), links.logistic)
+    hi, lo = threshold(y, k)
     return kernels.at(contract.MARGINALS, y, hi, lo, k), namespace(k).stack((hi, lo))
 
 

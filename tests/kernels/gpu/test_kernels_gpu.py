@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -19,7 +20,8 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from kofn.kernels.gpu.rows import formulas, many_programs, one_program
+    from kofn.kernels.gpu.choice import programs as choices
+    from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
     from kofn.kernels.gpu.subsets import programs
@@ -32,7 +34,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses"), "not full"),
+        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(("bounds", "subsets", "losses"), "full", marks=pytest.mark.full),
     ],
@@ -58,18 +60,18 @@ def test_interpreted(names, marked):
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-1000:]
 
 
-NUMBERS = {"count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
+NUMBERS = {"ignored": "i32", "count": "i32", "n": "i32", "parts": "i32", "alpha": "fp32"}
 PER_ROW = ("k", "temperature")
 
 
-def described(kernel, sums, entries, alpha, per_row):
+def described(kernel, sums, entries, alpha, per_row, types):
     """(the types of its arguments, which of them are multiples of 16), as a launch would say.
 
     A NamedTuple is one argument with a type for each of its fields.
     """
     kinds, aligned = {}, []
-    special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries)
-    numbers = {**NUMBERS, "alpha": alpha, **dict.fromkeys(PER_ROW, per_row)}
+    special = dict(sums_at=sums, x_at=entries, g_at=entries, out_at=entries) | types
+    numbers = {**NUMBERS, "alpha": alpha, **dict.fromkeys(PER_ROW, per_row)} | types
 
     def kind_of(name, *place):
         if name == "n" or name.endswith("_at") or (name in PER_ROW and per_row == "*fp32"):
@@ -95,9 +97,9 @@ def compiled(tmp_path, monkeypatch):
 
     def compile_(
         kernel, capability, warps, options=gpu.OPTIONS, sums="*fp32", entries="*fp32",
-        alpha="fp32", per_row="*fp32", **constants,
+        alpha="fp32", per_row="*fp32", types=MappingProxyType({}), **constants,
     ):  # fmt: skip
-        kinds, aligned = described(kernel, sums, entries, alpha, per_row)
+        kinds, aligned = described(kernel, sums, entries, alpha, per_row, types)
         places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {place: [["tt.divisibility", 16]] for place in aligned}
         source = ASTSource(kernel, kinds, constexprs=places, attrs=attributes)
@@ -183,6 +185,50 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
         assert not re.search(r"\bD(ADD|MUL|FMA)\b", code)  # a float64 costs 2 to 64 of float32
 
 
+ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)
+RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
+ANSWERS = (
+    (answers.logarithms, answers.LOGARITHMS, {}),
+    (answers.log_gradients, answers.LOGARITHMS, {}),
+    (answers.values, formulas.SERVED, {}),
+    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (choices.hard, (None,), {}),
+    (choices.largest, (None,), {}),
+    (choices.tally, (None,), dict(WIDTH=8)),
+)
+OF_ANSWERS = [
+    (kernel, kind, n, sm, more)
+    for kernel, kinds, more in ANSWERS
+    for kind in kinds
+    for n, sm in ((64, 80), (64, 100), (4096, 90))
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "n", "sm", "more"),
+    [
+        pytest.param(*each, id=f"{each[0].__name__}-{'-'.join(map(str, each[1:4]))}-{i}",
+                     marks=() if each[1:4] in ORDINARY_ANSWERS else pytest.mark.full)
+        for i, each in enumerate(OF_ANSWERS)
+    ],
+)  # fmt: skip
+def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
+    warps, constants = constants_of(kernel, kind, n)
+    registers = gpu.WIDER if kernel.__module__ == answers.__name__ else 80
+    constants = {name: v for name, v in constants.items() if v is not None} | more
+    target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
+    options, types = gpu.options_of(warps, registers), dict(target_at=target)
+    if kernel is not choices.hard:
+        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
+        types |= dict(out_at="*i64", k="i32") | of_counts
+    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -246,6 +292,18 @@ def test_a_second_launch_finds_globals_as_they_were(function):
     assert function.cache_key
     for (name, _), (value, _) in function.used_global_vals.items():
         assert value == value, name
+
+
+def test_each_formula_has_a_name_of_its_own():
+    """Triton knows a function by its module and name: the quantile of one link was another's."""
+    every = {
+        one
+        for of in (formulas.tail, formulas._density, formulas._quantile)
+        for name, one in of.fn.__globals__.items()
+        if name.rpartition("_")[2].isdecimal()
+    }
+    names = {(one.fn.__module__, one.fn.__qualname__) for one in every}
+    assert len(names) == len(every) > len(formulas.SERVED)
 
 
 def test_shapes():

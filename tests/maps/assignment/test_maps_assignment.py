@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import oracles_assignment as oracle
 from kofn import links, soft_assignment, soft_assignment_prices, soft_topk
-from oracles_assignment import margins, matrix
+from oracles import assignment as oracle
+from oracles.assignment import margins, matrix
 from support import LINKS, ONE_OF_EACH, SMOOTH, Framework, every_link
 
 INF, NAN = math.inf, math.nan

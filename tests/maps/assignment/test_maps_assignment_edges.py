@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kofn import links, soft_assignment, soft_assignment_prices
-from oracles_assignment import margins, matrix
+from oracles.assignment import margins, matrix
 
 INF, NAN = math.inf, math.nan
 

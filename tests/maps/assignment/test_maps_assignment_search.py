@@ -9,7 +9,7 @@ import torch
 
 from kofn import links, soft_assignment, soft_assignment_prices
 from kofn.maps.assignment import search, sight
-from oracles_assignment import linear_program, matrix
+from oracles.assignment import linear_program, matrix
 from support import LINKS, every_link, full_but
 
 BLOCKS = np.kron(np.eye(4), np.ones((15, 15))) > 0

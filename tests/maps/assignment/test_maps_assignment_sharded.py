@@ -6,7 +6,7 @@ import torch
 from torch import distributed
 
 from kofn import links, soft_assignment
-from oracles_assignment import matrix
+from oracles.assignment import matrix
 from ranks import run_on_ranks
 
 pytestmark = pytest.mark.skipif(

@@ -174,7 +174,7 @@ def first_in_shards(
 ) -> jax.Array:
     """Return the places of the entries that come first: each device sends its own, and no more.
 
-    `rule` returns the indices of those of arrays.
+    `rule` returns the indices of chosen entries of arrays.
     """
     own = rule(*arrays)
     places = own + over.positions(arrays[0].shape[-1])[0].astype(own.dtype)

@@ -2,8 +2,8 @@
 
 A call gathers statistics of the rows, searches for θ, and sums once more if its answer is a number
 per row. First derivatives are the pullbacks of declarations, by two sums at most. Further ones,
-those in alpha, and those of a declaration without a pullback are those of the array code, at the θ
-that is known.
+derivatives in alpha, and all of a declaration without a pullback, come from the array code, at the
+θ that is known.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _places(ordered: Any, wanted: Any, side: str) -> Any:
 
 
 def shares(above: Any, tie: Any, k: Any, over: Any) -> Any:
-    """Return clip(k − rank, 0, 1): 1 above the last entry chosen, and of its equals what is left.
+    """Return clip(k − rank, 0, 1): 1 above the last entry chosen, and for its equals the rest.
 
     Equal entries are ranked by their index in the row.
     """

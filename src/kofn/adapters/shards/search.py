@@ -1,6 +1,6 @@
 """The search for θ of rows in several processes: one sum of five numbers per row and step.
 
-The rules are those of `solver/threshold.py`. Entries are computed in their own dtype; the numbers
+The rules are as in `solver/threshold.py`. Entries are computed in their own dtype; the numbers
 of a row are float64, so that a row may have more entries than float32 can count.
 """
 

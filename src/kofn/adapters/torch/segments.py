@@ -8,6 +8,7 @@ from kofn.adapters import segments
 from kofn.adapters.torch.segment_threshold import given_of_ids
 from kofn.links import exponential
 from kofn.operations import topk, truncated
+from kofn.operations.makers import with_back
 from kofn.operations.operation import Operation, Signature
 from kofn.operations.signatures import ROWS
 from kofn.rows.given import Given
@@ -25,22 +26,13 @@ SEGMENTS: Signature = ROWS._replace(
     learnable=lambda given: ("x", "k", "t"),
     batch=lambda x, ids, k, *_: k.shape,
 )
-BACK = Operation(
-    name="segment_weights_backward",
-    takes="cotangent n, x n, theta 2, ids n, k r, t r, link",
-    gives="x n, k+t 2",
-    of=SEGMENTS,
-    kernel=lambda backend, given, *arrays: segments.call(
-        topk.WEIGHTS_BACK, backend, given, *arrays
-    ),
-)
-WEIGHTS = Operation(
+WEIGHTS = with_back(
     name="segment_weights",
-    takes="x n, ids n, k r, t r, link",
     gives="p n, theta 2",
     of=SEGMENTS,
-    kernel=lambda backend, given: segments.call(topk.WEIGHTS, backend, given),
-    back=(BACK,),
+    kernel=lambda *call: segments.call(topk.WEIGHTS, *call),
+    back=lambda *call: segments.call(topk.WEIGHTS_BACK, *call),
+    into="x n, k+t 2",
 )
 LEAST = Operation(
     name="segment_sparse_softmax_least",

@@ -111,7 +111,7 @@ def clip(x: Tensor, low: Any = None, high: Any = None, /) -> Tensor:
 
 
 def sign(x: Tensor, /) -> Tensor:
-    """Return −1, 0 or 1, and NaN of NaN, of which torch.sign makes 0."""
+    """Return −1, 0 or 1, and NaN of NaN; torch.sign makes 0 of it."""
     return torch.where(x.isnan(), x, torch.sign(x))
 
 

@@ -1,6 +1,6 @@
 """The entmax links, with an alpha between exponential and linear. (Tests: test_links.py.)
 
-Formulas are those of α > 1.1, by `rise` = α − 1: a rounded α less 1 would be off by more. The ones
+Formulas are for α > 1.1, by `rise` = α − 1: a rounded α less 1 would be off by more. The ones
 at α = 1.5 are apart, for speed.
 """
 

@@ -1,7 +1,7 @@
 """The logistic link.
 
-The formulas here say what those of any link return. `a`, `b` and `per_b` are e^z = a/b, of which
-compiled code keeps `a` for a whole search; `per_b` is 1/b, of use where a ≤ b. A link that is not
+The formulas here say what any link's return. `a`, `b` and `per_b` are e^z = a/b, and compiled
+code keeps `a` for a whole search; `per_b` is 1/b, of use where a ≤ b. A link that is not
 in octaves is given z instead; one with an alpha, `rise` = α − 1, too. (Tests: test_links.py.)
 """
 

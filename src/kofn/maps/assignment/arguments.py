@@ -198,7 +198,7 @@ ROUNDED = {"float16": 2**-10, "bfloat16": 2**-7}
 def _with_equal_sums(
     x: Array, k: Array, c: Array | None, t: Array, alpha: Any, tolerance: float
 ) -> Matrices:
-    """Return margins with equal sums, without those of rows and columns that are excluded.
+    """Return margins with equal sums; rows and columns that are excluded have 0.
 
     Scores of +inf, and sums that are apart by more than rounding, give NaN. By what columns grow is
     a constant here: `implicit.py` gives it the derivatives that it has.

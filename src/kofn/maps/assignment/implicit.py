@@ -9,7 +9,7 @@ third is infinite or NaN.) G is a constant; as R is made of `soft_topk`, every t
 differentiate that can differentiate this. An error of G in the first derivatives is squared.
 
 Where links have ends, the entries between 0 and 1 may leave the matrix in parts that share no row
-and no column; whole-number margins often do. Prices of one part less those of another are then not
+and no column; whole-number margins often do. Prices of one part less another's are then not
 unique, and a margin cannot change alone: it would move an entry off its end, one if it grows and
 another if it falls. Derivatives in the margins are 0 there (`_steady`), those in scores are exact.
 """
@@ -33,8 +33,8 @@ from kofn.maps.assignment.newton import (
     scale_of,
     schur,
     weighted,
+    weights_of,
 )
-from kofn.maps.topk import soft_topk
 
 
 def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tuple[Open, Array]:
@@ -63,8 +63,8 @@ def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tup
 def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
     """Return F′ of each entry, and what to add to scores at an end of the support, to rounding.
 
-    There F′ is that of the inner side, by which whole margins may join what is in parts. No scores
-    nearby have all of these inside, but all have a place outside, with the same weights.
+    There F′ is the slope of the inner side, by which whole margins may join what is in parts. No
+    scores nearby have all of these inside, but all have a place outside, with the same weights.
     """
     xp = namespace(y)
     moving, z, entries = places(link, y, p.k, p.t)
@@ -83,8 +83,7 @@ def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
     delta = xp.zeros_like(beta)
     for step in range(2):
         y = p.x - (beta + delta)[..., None, :]
-        weights = soft_topk(y, p.k, link=link, temperature=p.t[..., None])
-        excess = xp.sum(weights, axis=-2) - p.c
+        excess = xp.sum(weights_of(link, y, p.k, p.t[..., None]), axis=-2) - p.c
         change = excess - stop_gradient(excess)
         # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
         change = change if step == 0 else change + change**2.5
@@ -152,7 +151,7 @@ def _steady(p: Open, slopes: Array, full: Array, joined: Array, turned: bool) ->
         xp.where(steady[..., None] & each, margin, stop_gradient(margin))
         for each, margin in zip(moving, (p.k, p.c), strict=True)
     )
-    # As the caller's columns do, whole entries included; what is closed does not move.
+    # As the caller's columns do, whole entries included; closed ones do not move.
     mine, theirs = (c, k) if turned else (k, c)
     taken: Array = xp.where(open_, cast(xp.sum(full, axis=across), k.dtype), 0.0)
     theirs = theirs + (theirs + taken) * (_growth(mine, theirs, taken) - 1)

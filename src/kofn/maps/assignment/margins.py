@@ -1,7 +1,7 @@
 """What the margins alone decide: rows and columns that take nothing, or all that they can.
 
 A row with k = 0 has weights of 0, and one with as many available entries as k has weights of 1;
-columns alike. That changes what is left for the others, so it is done until nothing more follows.
+columns alike. The others get what remains, so it is done until nothing more follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Settled(NamedTuple):
     """What the margins of each matrix decide; constants."""
 
     live: Array  # entries that they leave open
-    full: Array  # entries whose weight is 1; those of neither have 0
+    full: Array  # entries whose weight is 1; entries of neither have 0
     possible: Array  # per matrix, whether weights with these margins exist as far as is seen here
 
 
@@ -28,7 +28,7 @@ class Open(NamedTuple):
     """The part of each matrix that its margins leave open."""
 
     x: Array  # (…, m, n), −inf where a weight is settled
-    k: Array  # (…, m), what is left of the margins
+    k: Array  # (…, m), the margins that are left
     c: Array  # (…, n)
     t: Array  # (…,)
     number: Array  # (…, n), how many entries of each column are open; a constant
@@ -39,7 +39,7 @@ class Columns(Protocol):
 
     @property
     def c(self) -> Array:
-        """Return what is left of their margins."""
+        """Return the margins that are left."""
 
     @property
     def number(self) -> Array:
@@ -110,7 +110,7 @@ def counted(flags: Array, k: Array, c: Array) -> tuple[Array, ...]:
 def closing(left: Array, given: Array, number: Array) -> tuple[Array, Array]:
     """Return rows, or columns, that take nothing, and all, of the `number` of entries open.
 
-    `left` is what is left of the margins given.
+    `left` are the margins that are left of the given ones.
     """
     # What rounding may leave of a margin from which whole numbers were taken; and by what one
     # that takes all may be short of it, for columns were scaled to sum to what rows do.
@@ -130,8 +130,8 @@ def closed(live: Array, rows: Flags, columns: Flags) -> tuple[Array, Array]:
 
 
 def closed_price(like: Array, full: Array, live: Array) -> Array:
-    """Return the price of rows, or columns, of which all is settled, of how many entries they have
-    and how many of these are taken: +∞ where none, −∞ where all.
+    """Return the price of settled rows, or columns, with `live` entries, `full` of them taken:
+    +∞ where none, −∞ where all.
     """
     xp = namespace(live)
     end = xp.where(full == live, scalar(like, -math.inf), math.nan)

@@ -15,7 +15,7 @@ from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange, solved
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Columns, Open
-from kofn.operations.topk import THETA
+from kofn.operations.topk import THETA, WEIGHTS
 from kofn.rows.given import given_again
 
 DENSE = 256
@@ -48,7 +48,7 @@ def newton_step(
 
 
 def damped(error: Array, damping: Array) -> Array:
-    """Return what is added to the diagonal of S, whose numbers are at most 1."""
+    """Return the addition to the diagonal of S, whose numbers are at most 1."""
     xp = namespace(error)
     least = float(xp.finfo(error.dtype).eps) * 16
     return xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
@@ -178,10 +178,20 @@ def densities(link: Link, y: Array, k: Array, t: Array) -> Array:
     return namespace(y).where(moving, entries.pdf(z), 0.0)
 
 
+def weights_of(link: Link, y: Array, k: Array, t: Array) -> Array:
+    """Return the weights of rows that were checked; t has a number for each row."""
+    return route.answer(WEIGHTS, given_again(y, k, t, link))
+
+
+def theta_of(link: Link, y: Array, k: Array, t: Array) -> Array:
+    """Return the thresholds of such rows."""
+    return route.answer(THETA, given_again(y, k, t, link))
+
+
 def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link]:
     """Return which entries have a place, z = (y − θ)/T, and the link as entries have it."""
     xp = namespace(y)
-    theta: Any = route.answer(THETA, given_again(y, k, t[..., None], link))[..., None]
+    theta = theta_of(link, y, k, t[..., None])[..., None]
     moving = xp.isfinite(y) & xp.isfinite(theta)
     z = (xp.where(moving, y, 0.0) - xp.where(moving, theta, 0.0)) / t[..., None, None]
     return moving, z, link.map_alpha(lambda alpha: alpha[..., None])

@@ -16,7 +16,7 @@ def weights_by_rounds(
 ) -> tuple[Array, Array]:
     """Return weights whose rows sum to k, and how far the columns are from c, the largest of each.
 
-    A round finds the prices of the columns at those of the rows, then those of the rows; a price
+    A round finds the prices of the columns at the rows' prices, then the rows'; a price
     is infinite where nothing or all is taken. These are plain calls of the maps, and so are all
     derivatives.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from kofn.arrays.flow import only_if_like, while_loop, zeros_of
+from kofn.arrays.flow import only_if_like, where_like, while_loop, zeros_of
 from kofn.arrays.kinds import Array, namespace
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import opened, settled
@@ -83,15 +83,17 @@ class _Task(NamedTuple):
 
     xp: Any  # the namespace of the arrays
     matrix: Matrix
+    t: Array  # the temperature given
     room: Array  # what the error of a column is relative to
     spread: Array  # of the scores
     when: Any  # only_if of flow.py, for these arrays
+    where: Any  # as of the namespace
 
     def pick(self, otherwise: Array, *cases: tuple[Array, Any]) -> Array:
         """Return the value of the last case whose flag of a matrix is set, or else `otherwise`."""
         for flags, value in cases:
             flags = flags[..., None] if otherwise.ndim > flags.ndim else flags
-            otherwise = self.xp.where(flags, value, otherwise)
+            otherwise = self.where(flags, value, otherwise)
         return otherwise
 
 
@@ -167,7 +169,7 @@ def searched(p: Matrix) -> tuple[Array, Array, Array]:
         *(nothing, nothing, zero, zero, zero + 1, none, zero, zero + 1),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
-    task = _Task(xp, p, room_of(p), p.spread, only_if_like(p.c))
+    task = _Task(xp, p, p.t, room_of(p), p.spread, only_if_like(p.c), where_like(p.c))
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
@@ -201,58 +203,58 @@ def _look(task: _Task, s: _State) -> Look:
 
 
 def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
-    xp, p, t, error = *task[:2], s.t, seen.error
+    xp, where, matrix, t, error = task.xp, task.where, task.matrix, s.t, seen.error
     tolerance, most = (1e-12, 1e-4) if float(xp.finfo(t.dtype).eps) < 1e-12 else (5e-7, 2e-3)
     good, retry, careful, part, low, high = _shortened(task, s, seen)
     far = (s.passes == 0) & (error > 1)
     alone = (~good & ~retry) | far
     # Next to the root, rounding errors decide the sign of R·step.
     counts = good | (error < 1e5 * tolerance)
-    stalled = xp.where(counts & ~(error < s.best / 2), s.stalled + 1, 0.0)
-    passes, cold = s.passes + 1, (s.hot == 0) & (t == p.t)
-    enough = xp.where(task.spread > WIDE * t, PATIENT, COLD)
-    spent = passes >= xp.where(cold, enough, STAGE)
+    stalled = where(counts & ~(error < s.best / 2), s.stalled + 1, 0.0)
+    passes, cold = s.passes + 1, (s.hot == 0) & (t == task.t)
+    enough = where(task.spread > WIDE * t, PATIENT, COLD)
+    spent = passes >= where(cold, enough, STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
-    slow = s.active & (spent | (stalled >= 2) | (t > p.t))
-    rounding = task.when(slow, lambda: p.rounding(seen.of, seen.beta, t), xp.zeros_like(t))
+    slow = s.active & (spent | (stalled >= 2) | (t > task.t))
+    rounding = task.when(slow, lambda: matrix.rounding(seen.of, seen.beta, t), xp.zeros_like(t))
     close = (error < 1e-4) & spent & ~cold
     for limit, least in ((4, 1), (1e3, 3), (1e5, STALLED)):
         close = close | (error < limit * tolerance) & (stalled >= least)
     close = close | (error < xp.clip(rounding, 0.0, 1e-4)) & (stalled >= 2)
     met, unknown = (error < tolerance) | (counts & close), xp.isnan(error)
     lost = ~met & (spent | unknown)
-    least = xp.maximum(p.t, t * rounding / most)
+    least = xp.maximum(task.t, t * rounding / most)
     # A stage that fails is followed by the hottest, or by one between it and the last that did not.
-    cooler = s.active & met & (t > p.t) & ((t > least * CLOSEST) | (least == p.t))
+    cooler = s.active & met & (t > task.t) & ((t > least * CLOSEST) | (least == task.t))
     nearer = lost & (s.hot > 0) & (s.hot > t * CLOSEST) & ~(rounding > most)
     changed = cooler | (s.active & lost & ~unknown & ((s.hot == 0) | nearer))
     stops, goes_on = lost & (s.hot > 0) & ~changed, s.active & ~(met | lost)
     what_next = goes_on & retry, goes_on & alone, goes_on & good & ~alone
     flags = far, *what_next, met, cold, cooler, nearer, changed, stops
-    best = xp.where(counts & (error < s.best), error, s.best)
+    best = where(counts & (error < s.best), error, s.best)
     return Verdict(good, careful, *flags, part, low, high, best, stalled, passes, least)
 
 
 def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
     """Return `good`, whether a part of the step is tried, `careful`, and the part, low and high."""
-    xp, gain, rest = task.xp, s.gain, seen.rest
+    xp, where, gain, rest = task.xp, task.where, s.gain, seen.rest
     # R·step falls along the step, to 0 where the convex function is least.
     good = ~(rest < -gain / 2)
-    shorter = s.length * xp.clip(gain / xp.where(good, 1.0, gain - rest), 0.1, 0.5)
-    careful = (s.passes >= PATIENT) | (s.t > task.matrix.t) | (s.hot > 0)
+    shorter = s.length * xp.clip(gain / where(good, 1.0, gain - rest), 0.1, 0.5)
+    careful = (s.passes >= PATIENT) | (s.t > task.t) | (s.hot > 0)
     retry = ~good & ~s.retried & (shorter > SHORTEST)
 
     def bracketed() -> Any:
         """Narrow a bracket of the part of the step at which R·step is 0."""
         short = good & (s.high < 1) & (rest > 0.9 * gain)
-        high, low = xp.where(good, s.high, s.length), xp.where(short, s.length, s.low)
+        high, low = where(good, s.high, s.length), where(short, s.length, s.low)
         curved = task.matrix.curvature(seen.of, s.step) / s.t
-        newton = s.length + rest / xp.where(curved > 0, curved, 1.0)
+        newton = s.length + rest / where(curved > 0, curved, 1.0)
         inside = (curved > 0) & (newton > low) & (newton < high) & (s.passes % 2 == 0)
-        part = xp.where(inside, newton, low + (high - low) / 2)
+        part = where(inside, newton, low + (high - low) / 2)
         again = (~good | short) & (high - low > LEAST * high)
         pairs = (again, retry), (part, shorter), (low, s.low), (high, s.high)
-        return tuple(xp.where(careful, *pair) for pair in pairs)
+        return tuple(where(careful, *pair) for pair in pairs)
 
     wanted = s.active & careful & (~good | (s.high < 1))
     plain = retry & ~careful, shorter, s.low, s.high
@@ -317,24 +319,22 @@ def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _Sta
 
 
 def _damping(task: _Task, s: _State, seen: Look, verdict: Verdict) -> Array:
-    xp, good = task.xp, verdict.good
+    where, good = task.where, verdict.good
     full = good & (s.length == 1)
-    damping = xp.where(
-        full, s.damping / 4, xp.where(good | verdict.careful, s.damping, s.damping * 4)
-    )
-    damping = xp.where(full & ~(seen.error < s.best), damping / 16, damping)
-    return xp.clip(damping, 1e-9, 1e6)
+    damping = where(full, s.damping / 4, where(good | verdict.careful, s.damping, s.damping * 4))
+    damping = where(full & ~(seen.error < s.best), damping / 16, damping)
+    return task.xp.clip(damping, 1e-9, 1e6)
 
 
 def _newton(task: _Task, s: _State, seen: Look, damping: Array) -> tuple[Array, Array]:
     """Return the next step, and R·step."""
-    xp = task.xp
+    xp, where = task.xp, task.where
     errors = seen.excess, seen.error, task.room, damping
     step = task.matrix.newton_step(seen.of, *errors) * s.t[..., None]
     # On flat ground, where S is nearly singular, it would leap far beyond all prices.
     length = xp.max(xp.abs(step), axis=-1)
-    reach = xp.clip((task.spread + 2 * s.t) / xp.where(length > 0, length, 1.0), 0.0, 1.0)
-    step = xp.where(length > 0, reach, 1.0)[..., None] * step
+    reach = xp.clip((task.spread + 2 * s.t) / where(length > 0, length, 1.0), 0.0, 1.0)
+    step = where(length > 0, reach, 1.0)[..., None] * step
     return step, xp.sum(seen.excess * step, axis=-1)
 
 

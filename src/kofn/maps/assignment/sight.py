@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Protocol
 
-from kofn.adapters import route
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Columns, Open
-from kofn.maps.assignment.newton import centred, curvature, newton_step, slopes_of
+from kofn.maps.assignment.newton import (
+    centred,
+    curvature,
+    newton_step,
+    slopes_of,
+    theta_of,
+    weights_of,
+)
 from kofn.maps.assignment.wide import Near, near
-from kofn.operations.topk import THETA, WEIGHTS
-from kofn.rows.given import given_again
 
 
 class Matrix(Columns, Protocol):
-    """Matrices with prices to be found, of which the search holds a number per column at most."""
+    """Matrices with prices to be found; the search holds a number per column of them at most."""
 
     @property
     def t(self) -> Array:
@@ -30,7 +34,7 @@ class Matrix(Columns, Protocol):
         """Return how far the scores that are open are apart, of each matrix."""
 
     def look(self, beta: Array, t: Array) -> tuple[Any, Array]:
-        """Return what is to be kept of these prices, and what columns have in excess by them."""
+        """Return an object to keep for these prices, and what columns have in excess by them."""
 
     def newton_step(
         self, seen: Any, excess: Array, error: Array, room: Array, damping: Array
@@ -107,7 +111,7 @@ class InMemory(NamedTuple):
 def seen_at(p: Open, beta: Array, t: Array, spread: Array, link: Link) -> Seen:
     """Return the weights of rows at some prices of columns."""
     rows = near(p.x - beta[..., None, :], p.k, t, spread, link)
-    return Seen(rows, route.answer(WEIGHTS, given_again(rows.y, p.k, rows.t, link)))
+    return Seen(rows, weights_of(link, rows.y, p.k, rows.t))
 
 
 def slopes_at(seen: Seen, k: Array, link: Link) -> Array:
@@ -118,9 +122,8 @@ def slopes_at(seen: Seen, k: Array, link: Link) -> Array:
 def thresholds_of(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Array:
     """Return the thresholds of rows, 0 where they are infinite."""
     rows = near(y, k, t, spread, link)
-    found = route.answer(THETA, given_again(rows.y, k, rows.t, link))
-    xp = namespace(y)
-    return xp.where(xp.isfinite(found), rows.origin + found * rows.unit, 0.0)
+    theta, xp = theta_of(link, rows.y, k, rows.t), namespace(y)
+    return xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
 
 
 def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:

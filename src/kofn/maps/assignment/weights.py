@@ -26,9 +26,10 @@ from kofn.links.link import by_id
 from kofn.maps.assignment.arguments import Matrices, matrices
 from kofn.maps.assignment.implicit import attached
 from kofn.maps.assignment.margins import Open, Settled, closed_price, opened
+from kofn.maps.assignment.newton import theta_of, weights_of
 from kofn.maps.assignment.search import Prices, prices
 from kofn.maps.assignment.sight import spread_of
-from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
+from kofn.maps.topk import hard_topk
 from kofn.rows.compiled import whole
 
 __all__ = ["soft_assignment", "soft_assignment_prices"]
@@ -103,7 +104,7 @@ def soft_assignment(
     Returns:
         Weights with the shape, dtype and device of `scores`, differentiable twice in scores, k,
         capacity, temperature and the link's alpha. They are computed in float64, but for JAX, whose
-        dtype is that of the scores. A matrix is NaN if it has a NaN, if arrays of margins do not
+        dtype is the scores'. A matrix is NaN if it has a NaN, if arrays of margins do not
         match, or if its mask or −inf leave no weights with these margins. A row or column that
         takes nothing, or all that is available, has weights of 0 or 1 without a gradient. The
         gradients of k and capacity are 0 where a column takes all that is available, and where the
@@ -324,9 +325,9 @@ def _weights(*arrays: Any, link_id: str, number: float | None) -> Array:
 
 def _weights_at(s: _Solved) -> Array:
     y = s.open.x - s.beta[..., None, :]
-    found = soft_topk(y, s.open.k, link=s.link, temperature=s.open.t[..., None])
-    found = namespace(y).where(s.full & ~namespace(y).isnan(s.beta)[..., None, :], 1.0, found)
-    return _turned(found) if s.turned else found
+    weights = weights_of(s.link, y, s.open.k, s.open.t[..., None])
+    weights = namespace(y).where(s.full & ~namespace(y).isnan(s.beta)[..., None, :], 1.0, weights)
+    return _turned(weights) if s.turned else weights
 
 
 def _hard_weights(*arrays: Any, link_id: str, number: float | None) -> Array:
@@ -337,7 +338,7 @@ def _hard_weights(*arrays: Any, link_id: str, number: float | None) -> Array:
     beta, x, k, full = stop_gradient(s.beta), p.x, p.k, s.full
     if s.turned:
         y, link = p.x - beta[..., None, :], s.link.map_alpha(stop_gradient)
-        beta = soft_topk_threshold(y, p.k, link=link, temperature=p.t[..., None])
+        beta = theta_of(link, y, p.k, p.t[..., None])
         x, k, full = _turned(p.x), p.c, _turned(full)
     live = x > -math.inf
     y = xp.where(live, x - xp.where(xp.isfinite(beta), beta, 0.0)[..., None, :], -math.inf)
@@ -349,7 +350,7 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     s = _solved(arrays, link_id, number)
     xp, p = namespace(s.beta), s.open
     y = p.x - s.beta[..., None, :]
-    alpha = soft_topk_threshold(y, p.k, link=s.link, temperature=p.t[..., None])
+    alpha = theta_of(s.link, y, p.k, p.t[..., None])
     x = _turned(arrays[0]) if s.turned else arrays[0]
     live, still = x > -math.inf, p.x > -math.inf
     known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from kofn import links
+from kofn.adapters import route
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, is_jax, namespace
 from kofn.links.link import BuiltIn, Link
-from kofn.maps.topk import hard_topk
+from kofn.rows.given import given_again
 
 REACH = 1e4
 """Temperatures; no link of the table has weights other than 0 and 1 so far from its threshold."""
@@ -44,7 +46,7 @@ def near(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Near:
     far = (spread > WIDE * t[..., 0])[..., None]
 
     def brought() -> Near:
-        top, live = hard_topk(y, k) > 0, y > -math.inf
+        top, live = route.hard(given_again(y, k, t, links.logistic), k) > 0, y > -math.inf
         high = xp.min(xp.where(top, y, math.inf), axis=-1)
         low = xp.max(xp.where(top, -math.inf, y), axis=-1)
         high = xp.where(high < math.inf, high, low)

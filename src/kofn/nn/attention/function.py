@@ -49,7 +49,7 @@ def sparse_attention(
     """Return w·value, where w are sparse weights of the scores query·keyᵀ·scale.
 
     The arguments are torch's for `scaled_dot_product_attention`, with its meaning of masks,
-    and those of the weights.
+    and the weights' derivatives.
 
     Args:
         query: [..., Hq, L, D].

@@ -24,7 +24,7 @@ POOLS = (
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d),
     *(nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
 )
-"""Modules that take each channel by itself, and 0 to 0; pools, those of convolutions alone."""
+"""Modules that take each channel by itself, and 0 to 0; pools, channels of convolutions alone."""
 
 
 class PrunedBias(nn.Module):

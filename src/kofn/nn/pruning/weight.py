@@ -148,7 +148,7 @@ def measure_by(scores: object, name: str, layout: Layout, scale: float) -> Measu
 
 
 class _Measure:
-    """|weight|·scale, or the caller's function, averaged over what is chosen; it can be copied."""
+    """|weight|·scale, or the caller's function, averaged over each choice; it can be copied."""
 
     def __init__(
         self, function: Callable[..., Tensor] | None, name: str, layout: Layout, scale: float

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kofn.adapters.kept_kernels import tally
+from kofn.adapters.kept_kernels import tally, tally_of
 from kofn.arrays.checks import check_integer
 from kofn.nn.routing.following import Following
 from kofn.nn.routing.quantile import QuantileBias
@@ -105,9 +105,13 @@ class RouterBase(Counting):
             self.replayed = torch.zeros_like(self.counts)
 
     def _count_choice(
-        self, indices: Tensor, taken: Tensor | None, replayed: Tensor | None, at_hand: bool = False
-    ) -> None:
-        """Count the load of a call, and apart from it what was replayed; integers have no graph."""
+        self, indices: Tensor, taken: Tensor | None, replayed: Tensor | None, at_hand: bool = False,
+        scores: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Count the load of a call, and apart from it what was replayed; integers have no graph.
+
+        Of rows of `scores` only those without a NaN count, where `tally_of` serves them.
+        """
         if replayed is not None:
             apart = replayed[:, None] if taken is None else taken & replayed[:, None]
             counts = once(counts_of(indices, apart, self.num_experts))
@@ -119,9 +123,15 @@ class RouterBase(Counting):
             if calls == MOST and (self.balance is not None or callable(self.temperature)):
                 _warn_of_steps()
         load: Tensor | None = None
+        counters = [each for each in (self, self.balance) if isinstance(each, Counting)]
+        if scores is not None:
+            for each in counters:
+                each._settle(scores.device)
+            tally_of(scores)(scores, indices, tuple(each.counts for each in counters))
+            return
         usual = at_hand and taken is None
-        for each in (self, self.balance):
-            if not isinstance(each, Counting) or (usual and tally(indices, each.counts)):
+        for each in counters:
+            if usual and tally(indices, each.counts):
                 continue
             if load is None:
                 load = once(counts_of(indices, taken, self.num_experts, at_hand))

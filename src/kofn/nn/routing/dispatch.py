@@ -56,7 +56,7 @@ class DispatchPlan(NamedTuple):
         """Return Σ over slots of weights·outputs, [T, H], for outputs [N, H] in expert order.
 
         Pairs that were not kept count as 0, whatever is in their rows. The sum is taken in the
-        wider dtype of the two; the result has that of `outputs`.
+        wider dtype of the two; the result has the dtype of `outputs`.
         """
         check_tensors(outputs=outputs, weights=weights)
         if outputs.ndim != 2 or len(outputs) != len(self.inverse):

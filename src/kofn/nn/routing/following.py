@@ -36,7 +36,7 @@ class Call(NamedTuple):
     node: int
     """The number of the next node of the graph."""
     recorded: bool
-    """Whether there are nodes of this call; those of a reentrant checkpoint come before it."""
+    """Whether there are nodes of this call; a reentrant checkpoint's come before it."""
 
     def distance(self, node: int) -> int:
         """Return how far it is from the node that a backward pass is at, if that can be its own."""

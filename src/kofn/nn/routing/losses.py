@@ -26,7 +26,7 @@ def load_balancing_loss(
         indices: [T, k], the chosen experts.
         mask: boolean [T], or of a shape that flattens to it; False for padding.
         process_group: take the loss of the tokens of all processes of this torch.distributed
-            group, all of which have to call it, in one message of 2·E + 1 numbers. So each expert
+            group, which all have to call it, in one message of 2·E + 1 numbers. So each expert
             may be one for some kind of text that another process has. Every process gets the same
             value, and its gradient is R times that of its own tokens, for R processes: their mean,
             which DistributedDataParallel and fully_shard take, is the gradient of that value.

@@ -51,7 +51,7 @@ class ExpertBias(Tally):
         return self.bias
 
     def move_to(self, found: Tensor) -> None:
-        """Set the bias to what is required; an expert whose number is NaN keeps its own."""
+        """Set the bias to the required level; an expert whose number is NaN keeps its own."""
         old = self.bias.to(found.dtype)
         if self.ema:
             averaged = self.ema * old + (1 - self.ema) * found
@@ -156,7 +156,7 @@ class QuantileBias(ExpertBias):
         if self.centred:
             required = required_bias(scores, scores + self.bias, int(self.k), groups)
         else:
-            required = -scores  # an expert takes what is above its level
+            required = -scores  # an expert takes scores above its level
         self._settle(required.device)
         if mask is not None and is_at_hand(mask):
             required, mask = required[mask], None
@@ -184,7 +184,7 @@ class QuantileBias(ExpertBias):
         return grid
 
     def span(self) -> Tensor | None:
-        """Return the range of a grid, of which the maximum over processes is taken, or None."""
+        """Return the range of a grid, to be the maximum over processes, or None."""
         return None if self.bins is None or self.unit else self.ends
 
     @torch.no_grad()

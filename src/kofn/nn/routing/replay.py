@@ -109,7 +109,7 @@ def record_routing(model: nn.Module) -> Iterator[RoutingRecord]:
 def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -> Iterator[None]:
     """Send the tokens of a model to experts that were chosen elsewhere, in a `with` block.
 
-    The choice alone is replayed. Logits, gates and their gradients are those of the live weights,
+    The choice alone is replayed. Logits, gates and their gradients come from the live weights,
     from the logits of all experts. Groups and a balancing bias do not matter to it.
 
     Args:

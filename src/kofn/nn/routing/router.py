@@ -96,7 +96,7 @@ class TopKRouter(LinearRouting):
         ema: for "quantile": the weight of the old bias in the new one, in [0, 1).
         per_sequence: for "quantile" and "hard": in training, later tokens of a sequence (the last
             dimension but one) have a bias by what its earlier ones require, from
-            16·num_experts/k tokens on. In eval() the bias is that of all.
+            16·num_experts/k tokens on. In eval() all have given the bias.
         score_function: "softmax", or "sigmoid": the gates of a mixture are sigmoids (if normalized,
             divided by their sum), and a balance adds its bias to these. For "hard" and "budget".
         n_group, topk_group: for "hard": a token chooses from `topk_group` of `n_group` groups of

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.adapters.kept_kernels import tally_of
 from kofn.arrays.checks import check_choice, check_flag
 from kofn.links import Link, table
 from kofn.maps import routing
@@ -105,9 +106,10 @@ class Routing(RouterBase):
         by_sequence = quantile is not None and self.per_sequence and self.training
         usual = self.selection == "hard" and mask is None and not by_sequence
         bad, routed = None, at_once(scores, how) if usual else None
+        counts = usual and learns and how.replay is None and tally_of(scores) is not None
         if routed is None:
             # Where no token meets another, it matters to the load alone whether one is bad.
-            if self.training or self.selection not in ALONE:
+            if not counts and (self.training or self.selection not in ALONE):
                 bad = bad_tokens(scores)
             known = known_tokens(bad, mask)
             if by_sequence:
@@ -121,7 +123,8 @@ class Routing(RouterBase):
                 own = not_replayed(routed.replayed, mask)
                 if how.gating.sigmoid or not observed(quantile, scores, own, self.groups):
                     quantile.observe(how.compared(scores), own, self.groups)
-            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None)
+            own = scores if counts else None
+            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None, own)
         if self.following is not None and self.following.records:
             return routed.weights, self.following.record(routed.indices, routed.taken)
         return routed.weights, routed.indices
@@ -131,7 +134,7 @@ class Routing(RouterBase):
 
         Args:
             scores: [T, num_experts]. indices: [T, k].
-            shares: [T, k], the values of the gates; those of gates="topk" do not depend on them.
+            shares: [T, k], the values of the gates; with gates="topk" they do not depend on them.
         """
         check_tensors(scores=scores, shares=shares)
         check_tensors(indices=indices, integers=True)

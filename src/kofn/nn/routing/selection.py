@@ -36,10 +36,10 @@ class Settings(NamedTuple):
     groups: Groups | None = None
     """The groups of experts that limit a token's choice."""
     levels: bool = False
-    """Whether "budget" takes what is above 0 with the bias, once there is one."""
+    """Whether "budget" takes scores above 0 with the bias, once there is one."""
 
     replay: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-    """What takes scores and choices, and returns those of a replay, and for which tokens."""
+    """A function of scores and choices that returns a replay's choices, and for which tokens."""
 
     def compared(self, scores: Tensor) -> Tensor:
         """Return what a bias is added to, in float32 for half types: scores, or their sigmoids.
@@ -49,9 +49,10 @@ class Settings(NamedTuple):
         """
         scores = scores.detach()
         excluded = scores <= torch.finfo(scores.dtype).min / 2
+        if self.gating.sigmoid:
+            return routing.sigmoids(scores).masked_fill_(excluded, -math.inf)
         wide = torch.promote_types(scores.dtype, torch.float32)
-        compared = routing.sigmoids(scores) if self.gating.sigmoid else scores.to(wide)
-        return compared.masked_fill(excluded, -math.inf)
+        return scores.to(wide).masked_fill(excluded, -math.inf)
 
 
 class Routed(NamedTuple):
@@ -81,7 +82,7 @@ def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
 
 
 def at_once(scores: Tensor, how: Settings) -> Routed | None:
-    """Return what `hard` does of usual tokens, none of which is bad, by one call; or None."""
+    """Return what `hard` does of usual tokens, if none is bad, by one call; or None."""
     gating = how.gating
     if how.groups is not None or how.replay is not None or not gating.softly:
         return None
@@ -132,7 +133,7 @@ def select(
     known: Tensor | None,
     how: Settings,
 ) -> Routed:
-    """Return what a selection chooses, of which `taken` leaves out what is not known.
+    """Return what a selection chooses; `taken` leaves out tokens that are not known.
 
     Where tokens meet, a bad one counts as masked for the others; and its own weights are NaN.
     """
@@ -200,7 +201,7 @@ def _jointly(
     mask: Tensor | None,
     how: Settings,
 ) -> Routed:
-    """Choose along `dim`, or among all entries; `entries` is the mask of what is chosen from."""
+    """Choose along `dim`, or among all entries; `entries` is the mask of candidates."""
     flat = scores.flatten() if dim is None else scores
     along = -1 if dim is None else dim
     biased = how.compared(scores).reshape(flat.shape) if how.gating.sigmoid else flat

@@ -152,14 +152,13 @@ class SelectionBias(Counting):
 
     def forward(self) -> Tensor:
         """Return the bias [num_experts] in float32."""
-        n = self.net_steps.to(torch.float32)
-        return self.rate * (n - n.mean())
+        return self.rate * (self.net_steps - self.net_steps.mean(dtype=torch.float32))
 
     def span(self) -> None:
         """Return what has to be the same in all processes before: nothing."""
 
     def load(self) -> Tensor:
-        """Return what is summed over processes: the load since the last step."""
+        """Return the numbers to sum over processes: the load since the last step."""
         return self.counts
 
     def move(self, counts: Tensor) -> None:

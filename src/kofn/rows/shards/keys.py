@@ -60,7 +60,7 @@ def searched(
 def most_rounds(keys: Tensor) -> int:
     """Return a bound on the messages of a search: each leaves an eighth of the range of the keys.
 
-    A range of w integers becomes one of ⌈w/8⌉, so that of all keys comes down to one integer.
+    A range of w integers becomes one of ⌈w/8⌉, so the range of all keys comes down to one integer.
     """
     return -(-torch.iinfo(keys.dtype).bits // 3)
 

@@ -174,7 +174,7 @@ def _prepare(ctx: Any, ranks: Ranks) -> None:
 def _pulled(ctx: Any, transpose: Any, cotangents: Sequence[Tensor | None]) -> Any:
     """Return the transpose of the cotangents that there are, for the arguments after `ranks`.
 
-    The others are 0, and no message: times the NaN of a row they are NaN, as those of whole rows.
+    The others are 0, and no message: times the NaN of a row they are NaN, as for whole rows.
     """
     pairs = list(zip(cotangents, ctx.needs_input_grad[1:], strict=True))
     some = [one for one, wanted in pairs if wanted and one is not None]

@@ -75,7 +75,7 @@ def _in_play(x: Tensor) -> tuple[Tensor, Tensor]:
 def statistics_of(
     x: Tensor, live: Tensor, top: Tensor, temperature: Tensor, ranks: Ranks, size: int
 ) -> Statistics:
-    """Return what the ranks know of rows of which this one has `size` entries."""
+    """Return what the ranks know of rows; this one has `size` of their entries."""
     greatest, least, has_nan = _ends(x, live, ranks)
     t = temperature.detach()
     away = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]

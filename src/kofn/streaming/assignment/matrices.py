@@ -117,27 +117,27 @@ def in_float64(array: Any) -> np.ndarray:
 
 
 class Survey(NamedTuple):
-    """What a pass tells of a matrix of which some is settled."""
+    """What a pass tells of a matrix that is settled in part."""
 
     number: np.ndarray  # (1, n), how many entries of each column are open
     full: np.ndarray  # (1, n), how many are settled as 1
     total: float  # Σk over rows with entries
     rows: int  # that have entries that are open
     least: float  # the fewest of one of these
-    closes: bool  # whether a row takes nothing, or all, of what is open
+    closes: bool  # whether a row takes nothing, or all, of its open entries
     bad: bool  # whether a row cannot have its k
     low: float  # of open entries
     high: float  # NaN or ∞ where a score is
 
 
 class Part(NamedTuple):
-    """Some rows, of which margins settle some entries."""
+    """Some rows; margins settle some of their entries."""
 
     x: np.ndarray  # (1, rows, n), −inf where excluded
     live: np.ndarray  # the entries that are open
     full: np.ndarray  # those settled as 1
     k: np.ndarray  # (1, rows), k of rows with entries, 0 of others
-    rest: np.ndarray  # what is left of it
+    rest: np.ndarray  # the part of it that is left
     first: int
 
 
@@ -185,7 +185,7 @@ class Assignment:
     def settle(self) -> bool:
         """Find what margins settle, in a pass for each step; return whether they may be met.
 
-        Then c and t are those of what is open, and scores are in a unit whose squares are floats.
+        Then c and t are of the open part, and scores are in a unit whose squares are floats.
         """
         given: Any = self.c
         seen = self.seen
@@ -220,11 +220,11 @@ class Assignment:
         return self.matrix.by_arrays(what, lambda x, first: function(self.part(x, first)))
 
     def each(self, what: str, function: Callable[[Open], R]) -> Iterator[R]:
-        """Yield function(rows) of what is open of all rows."""
+        """Yield function(rows) of the open part of all rows."""
         return self.parts(what, lambda part: function(self.open(part)))
 
     def open(self, part: Part) -> Open:
-        """Return what is open of some rows."""
+        """Return the open part of some rows."""
         x = np.where(part.live, part.x / self.unit if self.unit != 1 else part.x, -math.inf)
         k = np.where(part.live.any(-1), part.rest, 0.0)
         return Open(x, k, self.c, self.t, self.number)
@@ -274,7 +274,7 @@ class Assignment:
 
 
 def merged(a: Survey, b: Survey) -> Survey:
-    """Return what is so of the rows of both."""
+    """Return what a pass tells of the rows of both."""
     return Survey(
         a.number + b.number,
         a.full + b.full,

@@ -1,6 +1,6 @@
 """The prices of the columns of a matrix in blocks, and the weights of some rows at them.
 
-The search is that of `maps.assignment`; here each sum over rows is a pass. S, a square of columns,
+`maps.assignment` has the search; here each sum over rows is a pass. S, a square of columns,
 is held while its equations are solved.
 """
 

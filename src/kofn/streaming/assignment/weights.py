@@ -56,7 +56,7 @@ def soft_assignment(
         rounds: stop after so many rounds of columns, then rows, and return (weights, distance), as
             `kofn.soft_assignment` does. Not with hard=True.
         progress: is called after each block, with a word for the pass over the scores, the number
-            of entries that it has read, and that of all, as far as it is known.
+            of entries that it has read, and the number of all, as far as it is known.
 
     Returns:
         `out`; of an object that yields blocks, an iterator over the weights of one block after

@@ -102,13 +102,13 @@ def rounded(monkeypatch):
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch):
     """Tensors are served as a GPU's are; what a kernel leaves unwritten holds NaN."""
-    modules = "kofn.kernels.gpu.rows.launch", "kofn.kernels.gpu.subsets.launch"
-    monkeypatch.setattr(kernels, "BACKENDS", (kernels.Backend(cpu.serves, *modules),))
-    monkeypatch.setattr(
-        gpu,
-        "empty",
-        lambda like, shape, dtype=None: like.new_full(shape, np.nan, dtype=dtype),
-    )
+    (backend,) = [one for one in kernels.BACKENDS if one.rows == gpu.__name__]
+    monkeypatch.setattr(kernels, "BACKENDS", (backend._replace(serves=cpu.serves),))
+
+    def empty(like, shape, dtype=None):
+        return like.new_full(shape, -1 if dtype == torch.int64 else np.nan, dtype=dtype)
+
+    monkeypatch.setattr(gpu, "empty", empty)
 
 
 @pytest.fixture

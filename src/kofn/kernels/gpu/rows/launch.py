@@ -14,13 +14,13 @@ from torch import Tensor
 
 from kofn.kernels.contract import kind_of_rows
 from kofn.kernels.gpu.launcher import launch
-from kofn.kernels.gpu.rows import logs, many_programs, one_program
-from kofn.kernels.gpu.rows import losses as loss_code
+from kofn.kernels.gpu.rows import alpha as of_alphas
+from kofn.kernels.gpu.rows import answers, many_programs, one_program
 from kofn.kernels.gpu.rows.alpha import in_alpha
+from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
-from kofn.kernels.gpu.rows.values import values as values
 
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
@@ -55,19 +55,27 @@ def shape_of(n: int) -> Shape:
     return Shape(1, block, 4 * block, warps)
 
 
-LOGARITHMS = SERVED
+def _answer(kernel: Any, given: Given, link: Any, arrays: tuple[Any, ...], *more: Any) -> None:
+    """Launch a kernel of answers.py, which takes whole rows of any length."""
+    if given.count:
+        shape, kind = shape_of(given.n), () if link is None else (kind_of_rows(link),)
+        programs, options = -(-given.count // shape.rows), options_of(shape.warps, WIDER)
+        launch(kernel, programs, given, arrays, (*kind, shape.rows, shape.block, *more), options)
 
 
 def logarithms(
     x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
 ) -> Tensor:
-    return logs.logarithms(x, theta, k, temperature, link)
+    x = packed(x)
+    out = empty(x, x.shape)
+    _answer(answers.logarithms, _given(x, k, temperature, theta, link), link, (out,))
+    return out
 
 
 def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
     """Return (log p, θ, False)."""
     theta = threshold(x, k, temperature, link)[0]
-    return logs.logarithms(x, theta, k, temperature, link), theta, False
+    return logarithms(x, x, theta, k, temperature, link), theta, False
 
 
 def log_gradients(
@@ -75,17 +83,53 @@ def log_gradients(
     *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
-    return logs.log_gradients(x, cotangent, theta, temperature, link, of_alpha)
+    x, cotangent = packed(x), packed(cotangent)
+    given, found = _given(x, k, temperature, theta, link), empty(x, x.shape)
+    in_rows = empty(theta, theta.shape)
+    _answer(answers.log_gradients, given, link, (cotangent, found, in_rows))
+    slopes = found, in_rows, False
+    if not of_alpha:
+        return slopes
+    return *slopes, in_alpha(x, cotangent, theta, temperature, link, logs=True)
+
+
+def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
+    """Return S_k and its slope in the temperature, like θ."""
+    found, x = empty(theta, theta.shape), packed(x)
+    _answer(answers.values, _given(x, k, temperature, theta, link), link, (found,))
+    return found
 
 
 def losses(
     x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
-    *, of_alpha: bool = False,
+    *, of_alpha: bool = False, rated: tuple[int, Tensor | None] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted)."""
-    k = k if target.ndim < x.ndim else target.sum(-1, dtype=torch.float32)
+    """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
+
+    With `rated`, a label that does not count and class weights, losses are those of `_keep` in
+    answers.py, and two numbers of it follow.
+    """
+    x, target, labels = packed(x), packed(target), target.ndim < x.ndim
+    found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
+    residual = empty(x, x.shape, torch.float32) if wanted else None
+    ignored, by_class = rated or (_NO_LABEL, None)
+    # An array that nobody touches stands for one that is not there.
+    into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
+    to = answers.Compared(target, into, found, each, ignored)
+    how = wanted, rated is not None, by_class is not None
+    if likely:
+        _answer(answers.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
+        return found, residual, False
+    k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
-    return loss_code.losses(x, theta, target, temperature, link, likely, wanted, of_alpha)
+    soft = not labels and target.is_floating_point()
+    with_omega = soft and kind_of_rows(link) in answers.WITH_OMEGA
+    given = _given(x, k, temperature, theta, link)
+    _answer(answers.losses, given, link, (to,), labels, with_omega, *how)
+    if soft and not with_omega:
+        found[0] += link.omega(target.double()).sum(-1).float()
+    slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
+    return (found, residual, False) if slopes is None else (found, residual, False, slopes)
 
 
 def weights(
@@ -174,7 +218,7 @@ def _backward_in_parts(
 
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
-    count, n = theta.numel() // 2, x.shape[-1]
+    count, n = theta[0].numel(), x.shape[-1]
     return Given(x, _number(k), _number(temperature), theta, count, n, _number(alpha))
 
 
@@ -186,12 +230,14 @@ def _number(one: Any) -> Any:
 # Contracting a·b + c is wanted; Triton will want that declared. Left to itself the assembler
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
+_NO_LABEL = -100
+WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
 
 
 @lru_cache
-def options_of(warps: int) -> dict[str, Any]:
-    return {"num_warps": warps, **OPTIONS}
+def options_of(warps: int, registers: int = OPTIONS["maxnreg"]) -> dict[str, Any]:
+    return {"num_warps": warps, **OPTIONS, "maxnreg": registers}
 
 
 def parts_of(n: int) -> tuple[int, int]:

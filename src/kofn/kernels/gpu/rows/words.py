@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -19,6 +20,7 @@ from kofn.links.vocabulary import KINK as ROUNDINGS
 LOG2_E = tl.constexpr(1 / math.log(2))
 MILLS = tl.constexpr(constants.MILLS)
 PER_ROOT_2_PI = tl.constexpr(1 / math.sqrt(2 * math.pi))
+PER_FACTORIAL = tl.constexpr(tuple(1 / math.factorial(j + 2) for j in range(9)))
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
 KINK = tl.constexpr(ROUNDINGS * 2.0**-23)
 
@@ -126,17 +128,76 @@ def sqrt(z):
     return tl.sqrt(z)
 
 
+@triton.jit
+def log1p(e):
+    """log(1 + e) for 0 ≤ e ≤ 1: the rounding of 1 + e cancels."""
+    u = 1.0 + e
+    return tl.where(u > 1.0, tl.log(u) * (e / tl.where(u > 1.0, u - 1.0, 1.0)), e)
+
+
+@triton.jit
+def log_rest(s):
+    """log(1 − s) for 0 ≤ s ≤ ½, likewise."""
+    u = 1.0 - s
+    return tl.where(u < 1.0, tl.log(u) * (s / tl.where(u < 1.0, 1.0 - u, 1.0)), -s)
+
+
+@triton.jit
+def log_chance(q):
+    return tl.log(tl.maximum(q, 1e-30))
+
+
+@triton.jit
+def expm2(u):
+    """e^u − 1 − u for −0.7 ≤ u ≤ 0, by its series."""
+    q = u * PER_FACTORIAL[8] + PER_FACTORIAL[7]
+    for i in tl.static_range(7):
+        q = q * u + PER_FACTORIAL[6 - i]
+    return u * u * q
+
+
+@triton.jit
+def far(z):
+    return 125.0
+
+
+@triton.jit
+def reach(z):
+    return 86.0
+
+
+@triton.jit
+def farthest(z):
+    return 1e18
+
+
+@triton.jit
+def far_tail(z):
+    """(log(1 − Φ), φ/(1 − Φ), 1 − Φ) at z ≥ 0 of any size."""
+    ratio = mills(z)
+    return tl.log(ratio) - 0.5 * z * z, PER_ROOT_2_PI / ratio, ratio * bell(z)
+
+
 # Each is a function of this file: Triton's interpreter does not call its own through a name.
 _WORDS = {
     "divided": over,
     "exp": exp,
+    "exp_in_reach": exp,
+    "expm2": expm2,
+    "far": far,
+    "far_tail": far_tail,
+    "farthest": farthest,
     "greatest": greatest,
     "least": least,
     "like": like,
     "log": log,
+    "log1p": log1p,
+    "log_chance": log_chance,
+    "log_rest": log_rest,
     "normal_tail": normal_tail,
     "over": over,
     "power": power,
+    "reach": reach,
     "rounding": rounding,
     "size": size,
     "sqrt": sqrt,
@@ -144,8 +205,13 @@ _WORDS = {
 }
 
 
+_place = itertools.count()
+
+
 def _compiled(function: Any, names: dict[str, Any]) -> Any:
-    return triton.jit(restated(function, names | {"__name__": __name__, "tl": tl}))
+    # Triton tells functions apart by their modules and names, and links have some of one name.
+    here = {"__name__": f"{__name__}.of_{next(_place)}", "tl": tl}
+    return triton.jit(restated(function, names | here))
 
 
 OF_ENTRIES = Target(_WORDS, _compiled, tl.constexpr)
@@ -173,7 +239,7 @@ def by_kind(name: str, takes: str, **of: str) -> Any:
         if "e" in wanted:
             lines.append("        e, upper = tl.exp2(-tl.abs(y)), y > 0.0")
         z = "tl.minimum(tl.maximum(y, -125.0), 125.0)" if traits.two_tails else "y"
-        mine = of | {"z": z, "per_b": "1.0", "rise": "alpha - 1.0"}
+        mine = {"z": z, "per_b": "1.0", "rise": "alpha - 1.0"} | of
         called = ", ".join(mine.get(each, each) for each in wanted)
         lines.append(f"        found = {name}_{number}({called})")
     lines.append("    return found")

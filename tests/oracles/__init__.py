@@ -16,8 +16,8 @@ import mpmath
 import numpy as np
 from scipy import special
 
-import oracles_links
-from oracles_links import at
+from oracles import links as oracles_links
+from oracles.links import at
 
 LD = np.longdouble
 

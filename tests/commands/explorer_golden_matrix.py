@@ -1,6 +1,6 @@
 """What kofn answers for the matrices on which the explorer's solver is tested.
 
-`python tests/explorer_golden_matrix.py` writes tests/data/explorer_matrix.json again.
+`python tests/commands/explorer_golden_matrix.py` writes data/explorer_matrix.json beside it again.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """What kofn answers for the rows on which the explorer's solver is tested.
 
-`python tests/explorer_golden.py` writes tests/data/explorer.json again.
+`python tests/commands/explorer_golden.py` writes data/explorer.json beside it again.
 """
 
 import itertools

@@ -110,7 +110,7 @@ SOURCES = {
     ],
 }
 ORACLES = {
-    "tests/oracles_links.py": [
+    "tests/oracles/links.py": [
         before('    "laplace": lambda', '    "squared": lambda z: 1 / (1 + exp(-z - 1)) ** 2,\n')
     ],
 }

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-import oracles_links
-from oracles_links import at
+from oracles import links as oracles_links
+from oracles.links import at
 
 
 class Tails(NamedTuple):

@@ -36,7 +36,7 @@ class Running:
 
     def __init__(self, target, arguments, folder, **how):
         context = multiprocessing.get_context(ranks.START)
-        context.set_forkserver_preload([*ranks.PRELOADED, "kofn.commands.app", "pandas", "sklearn"])
+        context.set_forkserver_preload(ranks.PRELOADED)
         self.said = Path(tempfile.mkdtemp())
         self.ours, theirs = context.Pipe()
         given = theirs, target, arguments, str(folder), str(self.said), how

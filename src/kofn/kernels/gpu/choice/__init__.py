@@ -1,0 +1,1 @@
+"""Hard choices of rows in a GPU's memory."""

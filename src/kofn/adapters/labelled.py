@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any
 
 from kofn import kernels, links
 from kofn.adapters.route import serving
@@ -25,39 +25,6 @@ MOST = 256
 
 _kept: dict[Any, Any] = {}
 """By all but the numbers of scores and target: their Call, or False if there is none."""
-
-
-class Call(NamedTuple):
-    """What is known of a call before its scores and target.
-
-    An operation without `onward` gives log p, not a loss.
-    """
-
-    operation: Operation
-    backend: Any
-    rows: Any  # without their tensors
-    settings: Sequence[Any]
-    count: int  # what the sum of the losses is divided by
-
-    def answers(self, x: Any, target: Any, learned: bool) -> Any:
-        """Return (the reduced loss, and what the operation answers).
-
-        None if it is not finite, or a row may have no label: then its loss is 0.
-        """
-        if not self.operation.has_slopes:  # its kernel reads scores by PyTorch, which checks labels
-            least, most = target.aminmax()
-            if least.item() < 0 or most.item() >= x.shape[-1]:
-                return None
-        rows = self.operation.of.with_tensors(self.rows, (x,))
-        wanted = (int(learned),) if self.operation.has_slopes else ()
-        found = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
-        total = found[0].sum()
-        if not math.isfinite(total.item()):
-            return None
-        if target.ndim == x.ndim and not found[0].min().item() > 0:
-            return None
-        total = total if self.operation.has_slopes else total.neg_()
-        return total if self.count == 1 else total.div_(self.count), found
 
 
 def reduced(
@@ -98,10 +65,7 @@ def reduced(
     if not call:
         return None
     if scores.requires_grad and torch.is_grad_enabled():
-        from kofn.adapters.torch import labelled
-
-        apply = labelled.apply if operation.has_slopes else labelled.apply_logs
-        return apply(call, scores, target)[0]
+        return call.applied(scores, target)
     found = call.answers(scores, target, False)
     return None if found is None else found[0]
 
@@ -109,8 +73,8 @@ def reduced(
 def _call_of(
     operation: Operation, scores: Any, is_labels: bool, settings: Any, link: Any,
     temperature: Any, reduction: str, ignored: int, k: Any,
-) -> Call | None:  # fmt: skip
-    """Return the Call for such arguments; None if they do not make one."""
+) -> Any:  # fmt: skip
+    """Return a Call of torch/labelled.py for such arguments; None if they do not make one."""
     torch, shape = sys.modules["torch"], scores.shape
     wide = scores.dtype in (torch.float32, torch.float64)
     if not wide or 0 in shape or 0 <= ignored < shape[-1] or reduction not in ("mean", "sum"):
@@ -125,5 +89,6 @@ def _call_of(
         return None
     if not is_labels and operation is not LOSS:
         return None
+    make = import_module(f"{__package__}.torch.labelled").Call
     count = math.prod(shape[:-1]) if reduction == "mean" else 1
-    return Call(operation, backend, operation.of.without_tensors(given), settings, count)
+    return make(operation, backend, operation.of.without_tensors(given), settings, count)

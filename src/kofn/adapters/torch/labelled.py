@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kofn.adapters.labelled import Call
 from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import is_eager
+from kofn.operations.operation import Operation
+
+
+class Call(NamedTuple):
+    """What is known of a call before its scores and target.
+
+    An operation without `onward` gives log p, not a loss.
+    """
+
+    operation: Operation
+    backend: Any
+    rows: Any  # without their tensors
+    settings: Sequence[Any]
+    count: int  # what the sum of the losses is divided by
+
+    def answers(self, x: Any, target: Any, learned: bool) -> Any:
+        """Return (the reduced loss, and what the operation answers).
+
+        None if it is not finite, or a row may have no label: then its loss is 0.
+        """
+        if not self.operation.has_slopes:  # its kernel reads scores by PyTorch, which checks labels
+            least, most = target.aminmax()
+            if least.item() < 0 or most.item() >= x.shape[-1]:
+                return None
+        rows = self.operation.of.with_tensors(self.rows, (x,))
+        wanted = (int(learned),) if self.operation.has_slopes else ()
+        found = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
+        total = found[0].sum()
+        if not math.isfinite(total.item()):
+            return None
+        if target.ndim == x.ndim and not found[0].min().item() > 0:
+            return None
+        total = total if self.operation.has_slopes else total.neg_()
+        return total if self.count == 1 else total.div_(self.count), found
+
+    def applied(self, x: Tensor, target: Tensor) -> Any:
+        """Return the reduced loss, which autograd records; or None."""
+        apply = _apply if self.operation.has_slopes else _apply_logs
+        return apply(self, x, target)[0]
 
 
 class _Reduced(torch.autograd.Function):
@@ -76,5 +115,5 @@ class _ReducedLogs(torch.autograd.Function):
         return None, eager.by_array_code(*given, each, (False, True))[1], None
 
 
-apply: Callable[..., Any] = super(torch.autograd.Function, _Reduced).apply
-apply_logs: Callable[..., Any] = super(torch.autograd.Function, _ReducedLogs).apply
+_apply: Callable[..., Any] = super(torch.autograd.Function, _Reduced).apply
+_apply_logs: Callable[..., Any] = super(torch.autograd.Function, _ReducedLogs).apply

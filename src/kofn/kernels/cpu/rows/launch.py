@@ -18,18 +18,12 @@ import numpy as np
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.halves import job_of_halves, room_of_halves
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
-from kofn.kernels.cpu.runtime.layout import (
-    CHUNK,
-    COUNT,
-    PART,
-    REGISTER,
-)
+from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COTANGENTS, COUNT, PART, REGISTER
 from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.links.link import Link
@@ -45,9 +39,7 @@ LABEL_LOGS = Code("rows.worker", "label_logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS, LABEL_LOGS
-"""The work of threads on rows; `passes_of` says which passes each calls. The last two alone
-read neither formulas nor traits of links.
-"""
+"""The work of threads on rows; the last two alone read neither formulas nor traits of links."""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
@@ -250,9 +242,8 @@ def label_gradients(
     """(cotangents of the scores; whether any row was given up), for one of log p of each label."""
     memory = memory_of(x)
     x, labels, cotangent = map(memory.packed, (x, labels, cotangent))
-    out = memory.empty_like(x)
-    given = cotangent, temperature, theta, None, out
-    return out, deal(LABEL_LOGS, memory, link, x, *given, labels=labels)
+    given = x, cotangent, temperature, theta, None, (out := memory.empty_like(x))
+    return out, deal(LABEL_LOGS, memory, link, *given, labels=labels)
 
 
 class Plan(NamedTuple):
@@ -277,8 +268,7 @@ def plan_of(
     single = max(size, 4)
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     keeps = is_bounded(kind) and abreast_up_to() < n <= PART
-    # The few entries that are kept are near, wherever the row is.
-    arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)
+    arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
     group = layout.together(n, arrays, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
@@ -334,7 +324,8 @@ def deal(
     if not number:
         alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = room_of_halves(plan, x, cotangent, count) if entry < size else None
+    entries, slots = n * min(plan.chunk, count), 2 if cotangent is None else 3
+    room = half.room_of(plan.width, layout.WORDS, entries, slots) if entry < size else None
     width = plan.width if room is None else room.width
     # One thread leads, others take parts for it.
     together = crew > count and n > PART and plan.passes[0] != 0
@@ -365,7 +356,7 @@ def deal(
     job, run, kept = words, plan.run, None
     if room is not None:
         plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
-        job, kept = job_of_halves(plans, room, words, (x, cotangent, out), shared)
+        job, kept = _job_of_halves(plans, room, words, (x, cotangent, out), shared)
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew == 1:
@@ -376,3 +367,31 @@ def deal(
         arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels, costs
         pool.together(x, works, (words, job, kept, own, *arrays))
     return job[layout.GIVEN_UP] != 0
+
+
+def _job_of_halves(
+    plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
+) -> tuple[array[int], Any]:
+    """The job of 16-bit numbers, from the job of all rows as if they were float32 already.
+
+    The functions of all plans work on each block.
+    """
+    x, count, chunk = arrays[0], words[COUNT], words[CHUNK]
+    sizes = tuple(0 if a is None else a.itemsize for a in arrays)
+    places = zip(words[layout.X : layout.HI], sizes, strict=True)
+    x_at, g_at, out_at = (at if each == 2 else 0 for at, each in places)
+    modes, steps, of_half = _modes(x.shape[-1], sizes), [], (x_at, out_at, g_at)
+    for plan in plans:
+        own = words[:]
+        own[layout.TOGETHER], own[layout.PASSES] = plan.group, plan.passes_at
+        steps.append(half.Step(plan.address, own, modes, layout.GIVEN_UP))
+    return half.job_of(x, of_half, steps, room, count, chunk, shared, 8 * plans[0].room)
+
+
+@lru_cache(maxsize=512)
+def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
+    """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
+    arrays = zip((shared_layout.SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
+    places = (shared_layout.in_slot(which) if each == 2 else each * n for which, each in arrays)
+    per_row = [4] * (layout.LABELS - layout.HI)
+    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED))

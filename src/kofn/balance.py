@@ -94,17 +94,17 @@ def quantile_bias(
         return old
     with form.quiet():
         rows = stop_gradient(scores).reshape((-1, experts))
-        found, _ = bias_of_share(required_bias(rows, rows + old, k), k, playing)
-        moved: ArrayT = cast(_moved(found, old, ema), dtype)
+        level, _ = bias_of_share(required_bias(rows, rows + old, k), k, playing)
+        moved: ArrayT = cast(_moved(level, old, ema), dtype)
         return moved
 
 
-def _moved(found: Any, old: Any, ema: float) -> Any:
+def _moved(level: Any, old: Any, ema: float) -> Any:
     """Return the bias that was found, averaged with the old one, or the old one for NaN; mean 0."""
-    xp = namespace(found)
-    found = ema * old + (1 - ema) * found
-    known = xp.isfinite(found)
-    new = xp.where(known, found, cast(old, found.dtype))
+    xp = namespace(level)
+    level = ema * old + (1 - ema) * level
+    known = xp.isfinite(level)
+    new = xp.where(known, level, cast(old, level.dtype))
     # An expert that nobody may use keeps its bias, and would be raised with the mean.
     count = xp.sum(cast(known, new.dtype))
     mean = xp.sum(new) / xp.maximum(count, xp.ones_like(count))

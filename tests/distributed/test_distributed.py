@@ -368,6 +368,7 @@ def an_operation_of_ones_own():
     from kofn.operations.operation import Operation
     from kofn.operations.signatures import ROWS
     from kofn.rows.shards import given
+    from kofn.rows.shards.asked import Asked
     from kofn.rows.shards.ranks import ranks_of
     from kofn.rows.shards.reductions import GroupRows
 
@@ -388,7 +389,7 @@ def an_operation_of_ones_own():
     def of_shards(x, k, t):
         link = kofn.links.logistic
         over = GroupRows(ranks_of((None,), "a test", x))
-        return answer(own, given.shards(over, x, k, link, t, -1, None))
+        return answer(own, given.shards(over, x, -1, Asked(k, link, t, None)))
 
     def of_whole(x, k, t):
         p = kofn.soft_topk(x, k, temperature=t)

@@ -224,8 +224,8 @@ FAULTS = (
     Fault(
         "rows in several processes send a message for each sum",
         "rows/shards/reductions.py",
-        "found = ranks.sum(torch.stack([one.detach().double() for one in local]))",
-        "found = [ranks.sum(one.detach().double()) for one in local]",
+        "totals = ranks.sum(torch.stack([one.detach().double() for one in local]))",
+        "totals = [ranks.sum(one.detach().double()) for one in local]",
         ("test_distributed.py",),
     ),
     Fault(

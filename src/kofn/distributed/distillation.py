@@ -17,6 +17,7 @@ from kofn.losses.reduced import of_counted, over_rows
 from kofn.losses.targets import check_reduction
 from kofn.rows.given import ONE
 from kofn.rows.kept import PADDING
+from kofn.rows.shards.asked import Asked
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group
@@ -81,7 +82,7 @@ def _topk_kl(
             mask = layout.per_entry("mask", mask)
         words = f", tail {tail}, reverse {reverse}, reduction {reduction}"
         numbers = entries, log_p
-        rows = layout.checked(ONE, link, temperature, mask, words=words, numbers=numbers)
+        rows = layout.checked(Asked(ONE, link, temperature, mask), words, numbers)
         x, over, n = rows.scores, layout.over, layout.form().n
         xp, (start, whole) = namespace(x), over.span(n, x)
         check_range(entries, int(whole))

@@ -8,6 +8,7 @@ from kofn import links
 from kofn.arrays.checks import check_integer, check_same_kind, shown
 from kofn.distributed.over_shards import outside_of_graphs, torch_layout_of
 from kofn.distributions import k_subset as whole
+from kofn.rows.shards.asked import Asked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +85,7 @@ def _called(method: str, logits: Any, k: Any, group: Any, dim: int, mask: Any) -
     if not layout.is_cut:
         choice = whole.KSubset(layout.scores, k, dim, mask)
         return layout.restored(getattr(choice, method)(), of_rows)
-    shards = layout.checked(k, links.logistic, 1.0, mask)
+    shards = layout.checked(Asked(k, links.logistic, 1.0, mask))
     return layout.restored(getattr(of_shards, method)(shards), of_rows, shards.form)
 
 

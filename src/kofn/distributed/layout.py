@@ -13,6 +13,7 @@ from kofn.arrays.kinds import move_axis
 from kofn.links import Link
 from kofn.operations.operation import Operation
 from kofn.rows.settled import Rows
+from kofn.rows.shards.asked import Asked
 
 
 class Scores(NamedTuple):
@@ -81,21 +82,11 @@ class Layout(ABC):
         return link
 
     @abstractmethod
-    def checked(
-        self,
-        k: Any,
-        link: Link,
-        temperature: Any,
-        mask: Any,
-        *,
-        costs: Any = None,
-        words: str = "",
-        numbers: Sequence[Any] = (),
-    ) -> Any:
+    def checked(self, asked: Asked, words: str = "", numbers: Sequence[Any] = ()) -> Any:
         """Check the parts of arguments, and that others have the same; return rows.
 
-        `words` and `numbers` are further arguments that must be the same. With costs, k is the
-        budget. The rows have scores, k, costs and a form.
+        `words` and `numbers` are further arguments that must be the same. The rows have scores, k,
+        costs and a form.
         """
 
     @abstractmethod

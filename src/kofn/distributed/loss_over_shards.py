@@ -28,6 +28,7 @@ from kofn.losses.targets import (
 from kofn.operations.losses import LIKELIHOOD, PLAIN_LOSS, SMOOTHED_LIKELIHOOD
 from kofn.rows.given import ONE
 from kofn.rows.integral import require_integral
+from kofn.rows.shards.asked import Asked
 from kofn.solver.reductions import Reductions, wide_sums_of
 
 
@@ -74,7 +75,7 @@ def loss(
             f"{'without' if weight is None else 'with'} weight, reduction {reduction}"
         )
         numbers = [given.target] if given.integers else []
-        rows = layout.checked(ONE, link, temperature, mask, words=words, numbers=numbers)
+        rows = layout.checked(Asked(ONE, link, temperature, mask), words, numbers)
         labels, number, counted = _target_of(given, rows, layout.over, likely)
         value = _of_rows(layout, rows, labels, number, likely, given.smoothing > 0)
         row_weight = None if likely and not given.integers else labels.row_weight

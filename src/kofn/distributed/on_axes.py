@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kofn.adapters import array_code
@@ -13,11 +14,11 @@ from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.operations import take_along_last
 from kofn.distributed.layout import SCORES, Layout, Scores
 from kofn.formulas import choice
-from kofn.links import Link
 from kofn.losses.reduced import bars, constant_where
 from kofn.operations.operation import Operation
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
+from kofn.rows.shards.asked import Asked
 from kofn.rows.shards.jax_axis import axis_rows, given_on_axes
 
 
@@ -35,17 +36,9 @@ class OnAxes(Layout):
         super().__init__(name, scores, dim, of)
         self.over = axis_rows(name, axis_name)
 
-    def checked(
-        self,
-        k: Any,
-        link: Link,
-        temperature: Any,
-        mask: Any,
-        *,
-        costs: Any = None,
-        **others: Any,  # JAX itself knows which arrays are the same on all devices
-    ) -> Given:
-        return given_on_axes(self.over, self.scores, k, link, temperature, self.dim, mask, costs)
+    def checked(self, asked: Asked, words: str = "", numbers: Sequence[Any] = ()) -> Given:
+        # JAX itself knows which arrays are the same on all devices.
+        return given_on_axes(self.over, self.scores, self.dim, asked)
 
     def settled(self, rows: Given) -> Rows:
         return rows_of(rows, self.over)

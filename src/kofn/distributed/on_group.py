@@ -14,9 +14,9 @@ from kofn.arrays.form import Form
 from kofn.arrays.keys import numbers_of
 from kofn.arrays.kinds import dtype_name
 from kofn.distributed.layout import SCORES, Layout, Scores
-from kofn.links import Link
 from kofn.operations.operation import Operation
 from kofn.rows.settled import Rows
+from kofn.rows.shards.asked import Asked
 from kofn.rows.shards.given import Shards, form_of_shard, require_eager, shards
 from kofn.rows.shards.header import Arguments, agree
 from kofn.rows.shards.ranks import ranks_of
@@ -47,19 +47,8 @@ class OnGroup(Layout):
                 agree(self.ranks, self.scores, failure=error)
             raise
 
-    def checked(
-        self,
-        k: Any,
-        link: Link,
-        temperature: Any,
-        mask: Any,
-        *,
-        costs: Any = None,
-        words: str = "",
-        numbers: Sequence[Any] = (),
-    ) -> Shards:
-        given = self.scores, k, link, temperature, self.dim, mask
-        return shards(self.over, *given, costs=costs, others=Arguments(words, numbers))
+    def checked(self, asked: Asked, words: str = "", numbers: Sequence[Any] = ()) -> Shards:
+        return shards(self.over, self.scores, self.dim, asked, Arguments(words, numbers))
 
     def settled(self, rows: Shards) -> Rows:
         return settled(rows)

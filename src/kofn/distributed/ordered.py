@@ -31,6 +31,7 @@ from kofn.maps.ordered.largest import TopK
 from kofn.maps.ordered.quantiles import of_dense
 from kofn.operations.topk import THETA
 from kofn.rows.given import last_mask
+from kofn.rows.shards.asked import Asked
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group
@@ -258,7 +259,7 @@ class _Rows(NamedTuple):
         # In float32, on JAX, half an entry of a long row may be lost: not all are to be chosen.
         most = self.counts[..., 0] * (1 - float(namespace(k).finfo(k.dtype).eps))
         k = namespace(k).broadcast_to(namespace(k).minimum(k, most), batch)
-        rows = layout.checked(layout.over.shared(k), links.logistic, temperature, mask)
+        rows = layout.checked(Asked(layout.over.shared(k), links.logistic, temperature, mask))
         return layout.answer(THETA, rows)
 
     def greatest(self) -> Array:

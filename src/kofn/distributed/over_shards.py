@@ -17,6 +17,7 @@ from kofn.links import Link, table
 from kofn.operations.choice import HARD
 from kofn.operations.operation import ENTRY, Operation
 from kofn.rows.integral import require_integral
+from kofn.rows.shards.asked import Asked
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -88,7 +89,7 @@ def over_shards(
         options = dict(link=link, temperature=temperature, dim=dim, mask=mask, **flags)
         return layout.restored(of.whole(layout.scores, *numbers, **options), of_rows)
     words = f", hard={hard}" if flags else ""
-    rows = layout.checked(k, link, temperature, mask, costs=costs, words=words)
+    rows = layout.checked(Asked(k, link, temperature, mask, costs), words)
     if operation is HARD or (hard and costs is not None):
         weights = layout.chosen(rows)
     else:

@@ -35,6 +35,7 @@ from kofn.rows.given import ONE
 from kofn.rows.kept import Kept, arrays_of, kept_given
 from kofn.rows.parts import PartsOfSets
 from kofn.rows.settled import Rows, rows_of
+from kofn.rows.shards.asked import Asked
 
 if TYPE_CHECKING:
     from kofn.distributed.over_shards import Group
@@ -258,7 +259,7 @@ def _sets_of(
         temperature = layout.per_row("temperature", temperature)
         mask = layout.per_entry("mask", mask)
     words += f", k {k}, p {p}, min_p {min_p}, {'without' if kept is None else 'with'} kept"
-    checked = layout.checked(ONE, link, temperature, mask, words=words, numbers=numbers)
+    checked = layout.checked(Asked(ONE, link, temperature, mask), words, numbers)
     over = layout.over
     if kept is None:
         rows = layout.settled(checked)

@@ -142,14 +142,14 @@ def _by_name(given: Any, names: Any) -> list[Any]:
     labels: list[Any] = list(range(len(names)))
     wanted = {given} if isinstance(given, str) else given
     for each in sorted(wanted, key=len):  # the longer name last: plan_b_x is of "plan_b"
-        found = [i for i, name in enumerate(names) if _is_of(each, name)]
-        if not found:
+        members = [i for i, name in enumerate(names) if _is_of(each, name)]
+        if not members:
             few = ", ".join(map(repr, names[:8]))
             raise ValueError(
                 f"groups must name columns as they were before they were encoded; none of {few}"
                 f"{' …' if len(names) > 8 else ''} is {each!r} or begins with {each + '_'!r}"
             )
-        for i in found:
+        for i in members:
             labels[i] = each
     return labels
 

@@ -8,7 +8,7 @@ the digits of their differences. test_losses_distillation.py holds them.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kofn.arrays.autodiff import nan_where, not_below_0, quotient, stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, epsilon, namespace
@@ -159,8 +159,7 @@ def _finite(x: Array) -> Array:
     return namespace(x).where(stop_gradient(x) == -math.inf, 0.0, x)
 
 
-def counted(there: Array, x: Array, over: Any = DENSE) -> Array:
+def counted(there: Array, x: Array, over: Reductions = DENSE) -> Array:
     """Return the rows with a named entry, and with one in play."""
     xp = namespace(x)
-    some: Array = xp.any(there, axis=-1) & ~deleted(over.max(stop_gradient(x)))
-    return some
+    return xp.any(there, axis=-1) & ~deleted(over.max(stop_gradient(x)))

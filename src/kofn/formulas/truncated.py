@@ -61,7 +61,7 @@ def _integers(x: Array) -> str:
     return "int64" if dtype_name(x) == "float64" else "int32"
 
 
-def _last_key(keys: Any, amounts: Array, wanted: Any, over: Any) -> Any:
+def _last_key(keys: Any, amounts: Array, wanted: Array, over: Reductions) -> Any:
     """Return of each row the greatest key from which on the amounts add up to `wanted`.
 
     It is the least integer where all of them do not.

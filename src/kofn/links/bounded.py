@@ -33,8 +33,7 @@ class Shifted(Link):
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:
-        inner: ArrayT = z - self._inner.edge
-        return inner
+        return z - self._inner.edge
 
     def cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.cdf(self._inside(z))
@@ -52,8 +51,7 @@ class Shifted(Link):
         return self._inner.log_cdf(self._inside(z))
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        shifted: ArrayT = self._inner.quantile(q) + self._inner.edge
-        return shifted
+        return self._inner.quantile(q) + self._inner.edge
 
     def integral(self, z: ArrayT) -> ArrayT:
         return self._inner.integral(self._inside(z))

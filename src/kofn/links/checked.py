@@ -35,21 +35,21 @@ def _check(link: str, kind: Kind, z: Any, start: float, end: float | None) -> No
         given = apart(at) if name == "tail" and kind.octaves else (at, 1 - at)
         given = (at, formulas["integral"](at)[0], start) if name == "above" else given
         try:
-            found = formula(*given[: formula.__code__.co_argcount])
-            found = [np.broadcast_to(each, at.shape) for each in (found if count > 1 else [found])]
+            got = formula(*given[: formula.__code__.co_argcount])
+            got = [np.broadcast_to(each, at.shape) for each in (got if count > 1 else [got])]
         except Exception as error:
             message = f"the formula {name} of {link} fails for NumPy arrays: {error!r}"
             raise TypeError(message) from error
-        if len(found) != count:
-            raise TypeError(f"the formula {name} of {link} gives {len(found)} numbers, not {count}")
-        return found if count > 1 else found[0]
+        if len(got) != count:
+            raise TypeError(f"the formula {name} of {link} gives {len(got)} numbers, not {count}")
+        return got if count > 1 else got[0]
 
-    def same(name: str, what: str, at: Any, found: Any, right: Any, within: Any) -> None:
-        wrong = ~(np.abs(found - right) <= within)
+    def same(name: str, what: str, at: Any, got: Any, right: Any, within: Any) -> None:
+        wrong = ~(np.abs(got - right) <= within)
         if np.count_nonzero(wrong) > FEW:
             i = int(np.argmax(wrong))
             raise ValueError(
-                f"the formula {name} of {link} is wrong: it gives {found[i]:.6g} for {what} at "
+                f"the formula {name} of {link} is wrong: it gives {got[i]:.6g} for {what} at "
                 f"{at[i]:.6g}, where the other formulas give {right[i]:.6g}"
             )
 

@@ -34,8 +34,7 @@ class OfFormulas(Link):
         return namespace(z).where(upper, t, 1 - t)
 
     def above_half(self, z: Array) -> Array:
-        above: Array = self._tail(z)[1]
-        return above
+        return self._tail(z)[1]
 
     def tail(self, z: Array) -> tuple[Array, Array]:
         t, upper, *_ = self._tail(z)
@@ -46,14 +45,12 @@ class OfFormulas(Link):
         return upper, t, slope
 
     def pdf(self, z: ArrayT) -> ArrayT:
-        slope: ArrayT = self.kinds[0].called("density", z)
-        return slope
+        return self.kinds[0].called("density", z)
 
     def quantile(self, q: ArrayT) -> ArrayT:
         if "quantile" not in self.kinds[0].formulas:
             return super().quantile(q)
-        z: ArrayT = self.kinds[0].called("quantile", q, 1 - q)
-        return z
+        return self.kinds[0].called("quantile", q, 1 - q)
 
     def integral(self, z: ArrayT) -> ArrayT:
         if "integral" not in self.kinds[0].formulas:
@@ -68,8 +65,7 @@ class OfFormulas(Link):
         return rest - namespace(z).where(up, 0.0, self._from_mean(z))
 
     def _from_mean(self, z: ArrayT) -> ArrayT:
-        moved: ArrayT = z + self.edge if self.edge else z
-        return moved
+        return z + self.edge if self.edge else z
 
     def omega(self, q: ArrayT) -> ArrayT:
         if "omega" not in self.kinds[0].formulas:
@@ -85,6 +81,10 @@ class TwoTails(OfFormulas, BuiltIn):
 
     _infinite_tails = True
 
+    @property
+    def integral_is_known(self) -> bool:
+        return "integral" in self.kinds[0].formulas
+
     def log_pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         upper = self.above_half(z)
@@ -93,20 +93,16 @@ class TwoTails(OfFormulas, BuiltIn):
         return xp.where(upper, self.log_sf(high) + xp.log(self.sf_slope(high)), below)
 
     def log_cdf(self, z: ArrayT) -> ArrayT:
-        found: ArrayT = self.kinds[0].called("logarithm", z)
-        return found
+        return self.kinds[0].called("logarithm", z)
 
     def log_sf(self, z: ArrayT) -> ArrayT:
-        found: ArrayT = self.kinds[0].called("log_above", z)[0]
-        return found
+        return self.kinds[0].called("log_above", z)[0]
 
     def cdf_slope(self, z: ArrayT) -> ArrayT:
-        steep: ArrayT = self.kinds[0].called("log_below", z)[1]
-        return steep
+        return self.kinds[0].called("log_below", z)[1]
 
     def sf_slope(self, z: ArrayT) -> ArrayT:
-        steep: ArrayT = self.kinds[0].called("log_above", z)[1]
-        return steep
+        return self.kinds[0].called("log_above", z)[1]
 
 
 def apart(z: Array) -> tuple[Real, Real, float]:

@@ -104,13 +104,11 @@ class Given(NamedTuple, Generic[KindT]):
     @property
     def n(self) -> int:
         """Return the number of entries of a row; for dense rows."""
-        size: int = self.form.n
-        return size
+        return self.form.n
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's form and dtype."""
-        restored: KindT = self.form.restored(values)
-        return restored
+        return self.form.restored(values)
 
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""

@@ -51,25 +51,24 @@ class Kept(NamedTuple):
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""
         playing = ~(self.given.scores == -math.inf)
-        flags: Array = over.count((self.at[-1] == over.expand(labels)) & playing) > 0
-        return flags
+        return over.count((self.at[-1] == over.expand(labels)) & playing) > 0
 
     def spread(self, values: Array) -> Array:
         """Return numbers per kept entry as an array like the caller's scores, 0 elsewhere."""
         x, at = self.scores, self.at
         nothing: Any = namespace(x).zeros_like(x)
-        found: Array
+        answer: Array
         if is_torch(x):
-            found = nothing.index_put(at, values, accumulate=True)
+            answer = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
             # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
             xp: Any = namespace(x)
             numbers: Any = xp.where(xp.ones_like(x, dtype=bool), nothing, x)
-            found = numbers.at[at].add(values)
+            answer = numbers.at[at].add(values)
         else:
             np.add.at(nothing, at, values)
-            found = nothing
-        return found if self.form.dim == -1 else move_axis(found, -1, self.form.dim)
+            answer = nothing
+        return answer if self.form.dim == -1 else move_axis(answer, -1, self.form.dim)
 
 
 def index_of(batch: Sequence[int], rows: Array, entries: Array) -> tuple[Array, ...]:

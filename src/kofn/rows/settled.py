@@ -36,8 +36,7 @@ class Rows(NamedTuple):
         if self.known is None:
             flags = self.live | self.top if live and top else self.live if live else self.top
             return over.count(flags)
-        number: Array = self.known.live * live + self.known.top * top
-        return number
+        return self.known.live * live + self.known.top * top
 
 
 def rows_of(given: Given, over: Reductions | None = None) -> Rows:

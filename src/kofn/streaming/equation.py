@@ -96,9 +96,9 @@ class Equation(NamedTuple):
         if self.budget >= self.total:
             return -math.inf
         if math.isfinite(start):
-            found = self._from(start)
-            if found is not None:
-                return found
+            theta = self._from(start)
+            if theta is not None:
+                return theta
         return self._search()
 
     def _from(self, theta: float) -> float | None:

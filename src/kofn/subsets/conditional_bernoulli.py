@@ -32,10 +32,10 @@ class Rows(NamedTuple):
     endless: Array  # rows whose log Z is ∞, for a logit of +inf is chosen
 
 
-def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Rows:
+def rows_of(y: Array, k: Array, theta: tuple[Array, Array] | None = None) -> Rows:
     """Return rows of logits y (…, n), −inf where masked, with k per row, NaN if it is invalid.
 
-    `found` is their `operations.threshold`, for logits without +inf.
+    `theta` is their `operations.threshold`, for logits without +inf.
 
     Logits of +inf are the limit of large ones: chosen first; more than k of them share evenly.
     """
@@ -51,7 +51,7 @@ def rows_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Row
     y = xp.where(amid & ~top & ~xp.isnan(y), -math.inf, y)
     k = xp.where(amid[..., 0], k, k - count)
 
-    hi, lo = found or threshold(y, k)
+    hi, lo = theta or threshold(y, k)
     has_nan = xp.isnan(hi)
     closed = (xp.isinf(hi) | has_nan)[..., None]
     hi = xp.where(closed[..., 0], 0.0, hi)
@@ -86,22 +86,22 @@ def log_partition(rows: Rows) -> Array:
     return _or_nan(rows, xp.where(rows.endless, math.inf, answer))
 
 
-def marginals_of(y: Array, k: Array, found: tuple[Array, Array] | None = None) -> Array:
+def marginals_of(y: Array, k: Array, theta: tuple[Array, Array] | None = None) -> Array:
     """Return marginals of logits y, −inf where masked, by the fastest code; see `rows_of`."""
     plain: Any = _marginals_by_arrays
     if is_jax(y):
         from kofn.subsets.jax_marginals import marginals as traced
 
-        answer: Any = traced(y, k, plain, found)  # type: ignore[arg-type]  # of JAX, as y
-    elif found is not None and (kernel := kernel_for(y)) is not None:
-        answer = route.computed(_MARGINALS_AT, kernel, y, (k, *found))
+        answer: Any = traced(y, k, plain, theta)  # type: ignore[arg-type]  # of JAX, as y
+    elif theta is not None and (kernel := kernel_for(y)) is not None:
+        answer = route.computed(_MARGINALS_AT, kernel, y, (k, *theta))
     else:
         answer = route.by_kernel(MARGINALS, y, k)
-    return plain(y, k, found) if answer is None else answer
+    return plain(y, k, theta) if answer is None else answer
 
 
-def _marginals_by_arrays(y: Array, k: Array, found: Any = None) -> Array:
-    return whole(marginals, whole(rows_of, y, k, found))
+def _marginals_by_arrays(y: Array, k: Array, theta: Any = None) -> Array:
+    return whole(marginals, whole(rows_of, y, k, theta))
 
 
 MARGINALS = operations.marginals(_marginals_by_arrays)

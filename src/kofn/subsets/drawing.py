@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_torch
 from kofn.arrays.operations import divided_as, with_undivided_rows
 from kofn.arrays.random import uniform
 from kofn.arrays.without_onnx import refuse
 from kofn.kernels.contract import splits
-from kofn.rows.compiled import whole
-from kofn.subsets import sampling
-from kofn.subsets.operations import kernel_for
+from kofn.subsets.operations import heads
 
 
 def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
@@ -26,11 +23,3 @@ def draw(z: Array, k: Array, rng: Any, shape: tuple[int, ...]) -> Array:
         return operator(z, k, uniforms)  # type: ignore[arg-type]  # of torch, as z
     drawn = heads(z, k, uniforms)
     return drawn if shape else divided_as(drawn, like)
-
-
-def heads(z: Array, k: Array, uniforms: Array) -> Array:
-    """Draw as `sampling.draw`, by the fastest available code."""
-    kernel = None if is_torch(z) and of_torch.state.is_recorded(z) else kernel_for(z)
-    if kernel and kernel.draw:
-        return kernel.draw(z, k, uniforms)
-    return whole(sampling.draw, z, k, uniforms)

@@ -18,18 +18,18 @@ from kofn.kernels.contract import COVARIANCE, MARGINALS
 from kofn.subsets.operations import threshold
 
 
-def marginals(y: jax.Array, k: jax.Array, plain: Any, found: Any = None) -> jax.Array | None:
+def marginals(y: jax.Array, k: jax.Array, plain: Any, theta: Any = None) -> jax.Array | None:
     """Return the marginals of logits y, or None without kernels.
 
-    `plain` is their array code; `found` is the threshold, if it is known.
+    `plain` is their array code; `theta` is the threshold, if it is known.
     """
-    return _marginals(Settings("", None, True, plain), y, k, found) if wanted() else None
+    return _marginals(Settings("", None, True, plain), y, k, theta) if wanted() else None
 
 
 @partial(jax.jit, static_argnums=0)
 @promoting
-def _marginals(settings: Settings, y: jax.Array, k: jax.Array, found: Any) -> jax.Array:
-    return bind(_MARGINALS, y, k, *(found or threshold(y, k)), settings=settings)[0]
+def _marginals(settings: Settings, y: jax.Array, k: jax.Array, theta: Any) -> jax.Array:
+    return bind(_MARGINALS, y, k, *(theta or threshold(y, k)), settings=settings)[0]
 
 
 def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""The sums of k-subsets as operations on rows of logits: kernels, or the array code of quadrature.
+"""The sums and draws of k-subsets as operations on rows of logits: kernels, or array code.
 
 Their first derivatives are further calls of the same sums, not graphs through the nodes.
 """
@@ -16,7 +16,8 @@ from kofn.arrays.kinds import Array, framework, is_torch, namespace
 from kofn.kernels import contract
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
-from kofn.subsets import quadrature
+from kofn.rows.compiled import whole
+from kofn.subsets import quadrature, sampling
 
 Kernels = kernels.SubsetKernels | None
 LOGITS, COINS = scores("y", "subsets"), scores("z", "subsets")
@@ -126,6 +127,14 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
     It is a constant: every λ gives the same distribution.
     """
     return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+
+
+def heads(z: Array, k: Array, uniforms: Array) -> Array:
+    """Draw as `sampling.draw`, by the fastest available code."""
+    kernel = None if is_torch(z) and of_torch.state.is_recorded(z) else kernel_for(z)
+    if kernel and kernel.draw:
+        return kernel.draw(z, k, uniforms)
+    return whole(sampling.draw, z, k, uniforms)
 
 
 def _marginals(kernels: Any, y: Array, k: Array) -> tuple[Array, Array]:

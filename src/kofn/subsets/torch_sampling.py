@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from kofn.arrays.torch.state import is_plain
-from kofn.subsets import drawing
+from kofn.subsets import operations
 
 
 def draw(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw as `kofn.subsets.drawing.heads`."""
-    drawn: Any = (drawing.heads if is_plain(z) and is_plain(uniforms) else heads)(z, k, uniforms)
+    """Draw as `kofn.subsets.operations.heads`."""
+    own = is_plain(z) and is_plain(uniforms)
+    drawn: Any = (operations.heads if own else heads)(z, k, uniforms)
     return drawn
 
 
 @torch.library.custom_op("kofn::subset_heads", mutates_args=())
 def heads(z: Tensor, k: Tensor, uniforms: Tensor) -> Tensor:
-    drawn: Any = drawing.heads(z, k, uniforms)
+    drawn: Any = operations.heads(z, k, uniforms)
     return drawn.clone()
 
 

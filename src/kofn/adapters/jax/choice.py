@@ -143,9 +143,9 @@ def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = D
     x, *mask, ranks = given
     if not isinstance(over, AxisRows):
         return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]
-    found = ranked_in_parts(x, mask[0] if mask else None, ranks, over)
-    places = found.entries + over.positions(x.shape[-1])[0]
-    return [over.total(numpy.where(found.mine, places, 0).astype(ranks.dtype))]
+    ranked = ranked_in_parts(x, mask[0] if mask else None, ranks, over)
+    places = ranked.entries + over.positions(x.shape[-1])[0]
+    return [over.total(numpy.where(ranked.mine, places, 0).astype(ranks.dtype))]
 
 
 _HARD = Operator("kofn_hard", (0,), (0,), _hard, in_shards=True)

@@ -94,8 +94,8 @@ class _Recorded(torch.autograd.Function):
             return None, call.ready_back(saved[0], cotangent, saved[1])
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
         if count == 1 and operation.is_direct and not again:  # most calls, and the short ones
-            found = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
-            return None, found[0] if type(found) is tuple else found
+            in_scores = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
+            return None, in_scores[0] if type(in_scores) is tuple else in_scores
         tensors, kept, wanted = saved[:count], saved[count:], ctx.needs_input_grad[1:]
         if again:
             return None, *by_array_code(call, rows, tensors, kept, cotangent, wanted)
@@ -122,7 +122,7 @@ class _Onward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, cotangent: Tensor | None, onward: Tensor | None) -> Any:
         (operation, run, backend, rows, settings, arrays, count, *_) = ctx.call
-        saved, dtype, found = ctx.saved_tensors, ctx.dtype, None
+        saved, dtype, in_scores = ctx.saved_tensors, ctx.dtype, None
         rows = operation.of.with_tensors(rows, saved[arrays:count])
         values: Sequence[Any] = (*saved[:arrays], *settings, *saved[count:])
         known = dict(zip(operation.own + operation.names_kept, values, strict=True))
@@ -133,10 +133,10 @@ class _Onward(torch.autograd.Function):
             known["cotangent"], known["dtype"] = each, each.dtype if again else dtype
             in_x = run(way, backend, rows, *[known[name] for name in way.own])
             in_x = in_x[0] if type(in_x) is tuple else in_x
-            found = in_x if found is None else found + in_x
-        if found is not None and found.dtype is not dtype:
-            found = found.to(dtype)
-        return *[None] * (arrays + 1), found, *[None] * (count - arrays - 1)
+            in_scores = in_x if in_scores is None else in_scores + in_x
+        if in_scores is not None and in_scores.dtype is not dtype:
+            in_scores = in_scores.to(dtype)
+        return *[None] * (arrays + 1), in_scores, *[None] * (count - arrays - 1)
 
 
 # Function.apply asks whether a transform is active, which callers know.

@@ -62,8 +62,8 @@ def map_batches(operator: Any) -> None:
 
     def rule(info, in_dims, *arguments):  # type: ignore[no-untyped-def]
         *arrays, link, number = arguments
-        found = operator(*batched(arrays, in_dims, info.batch_size), link, number)
-        return found, (0,) * len(found)
+        answers = operator(*batched(arrays, in_dims, info.batch_size), link, number)
+        return answers, (0,) * len(answers)
 
     operator.register_vmap(rule)
 

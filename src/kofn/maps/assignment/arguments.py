@@ -185,11 +185,11 @@ def _temperature(temperature: object, batch: tuple[int, ...], x: Array) -> Array
 
 def tolerance_of(*margins: object) -> float:
     """Return how far sums may be apart, relative: margins in half precision are rounded more."""
-    found = TOLERANCE
+    tolerance = TOLERANCE
     for each in margins:
         if framework(each) is not None:
-            found = max(found, ROUNDED.get(dtype_name(each), 0.0))  # type: ignore[arg-type]
-    return found
+            tolerance = max(tolerance, ROUNDED.get(dtype_name(each), 0.0))  # type: ignore[arg-type]
+    return tolerance
 
 
 ROUNDED = {"float16": 2**-10, "bfloat16": 2**-7}

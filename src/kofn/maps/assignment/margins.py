@@ -80,9 +80,9 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
 
     start = _State(live, live & ~live, k, c, of_rows, of_columns)
     most = x.shape[-1] + x.shape[-2] + 1
-    found = while_loop(x, unfinished, advance, start, most)
-    bad = bad | impossible(found.k, found.of_rows) | impossible(found.c, found.of_columns)
-    return Settled(found.live, found.full, ~bad)
+    end = while_loop(x, unfinished, advance, start, most)
+    bad = bad | impossible(end.k, end.of_rows) | impossible(end.c, end.of_columns)
+    return Settled(end.live, end.full, ~bad)
 
 
 def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
@@ -103,8 +103,8 @@ def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
 def counted(flags: Array, k: Array, c: Array) -> tuple[Array, ...]:
     """Return how many of each row, and of each column, are set."""
     xp = namespace(k)
-    found = xp.sum(flags, axis=-1), xp.sum(flags, axis=-2)
-    return cast(found[0], k.dtype), cast(found[1], c.dtype)
+    numbers = xp.sum(flags, axis=-1), xp.sum(flags, axis=-2)
+    return cast(numbers[0], k.dtype), cast(numbers[1], c.dtype)
 
 
 def closing(left: Array, given: Array, number: Array) -> tuple[Array, Array]:

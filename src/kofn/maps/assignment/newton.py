@@ -90,7 +90,7 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
         return xp.any(s[3] > enough)
 
     def advance(s: Any) -> Any:
-        found, rest, towards, left = s
+        solution, rest, towards, left = s
         along = product(towards)
         curved = xp.sum(towards * along, axis=-1)
         good = (left > enough) & (curved > 0)
@@ -98,11 +98,11 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
         rest = rest - length * along
         new = xp.where(good, xp.sum(rest * rest, axis=-1), 0.0)
         ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
-        return found + length * towards, rest, rest + ratio * towards, new
+        return solution + length * towards, rest, rest + ratio * towards, new
 
     state: Any = (zero, right, right, size)
-    found, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
-    return found / scale, left > enough
+    solution, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
+    return solution / scale, left > enough
 
 
 def schur(product: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:

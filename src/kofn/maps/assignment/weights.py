@@ -154,12 +154,12 @@ def soft_assignment(
     if 0 in given.x.shape[-2:]:
         nothing: Any = cast(_empty(given), scores.dtype)
         return nothing
-    found = cast(_called(_hard_weights if is_hard else _weights, given, link), scores.dtype)
+    answer = cast(_called(_hard_weights if is_hard else _weights, given, link), scores.dtype)
     if is_dtensor(scores):
         from kofn.arrays.torch.dtensors import placed_as
 
-        return placed_as(found, scores)
-    return found
+        return placed_as(answer, scores)
+    return answer
 
 
 def soft_assignment_prices(
@@ -217,12 +217,12 @@ def soft_assignment_prices(
 def _by_rounds(scores: Any, given: Matrices, link: Link, rounds: int) -> Any:
     if 0 in given.x.shape[-2:]:
         nothing = _empty(given)
-        found = nothing, namespace(nothing).sum(nothing, axis=(-2, -1))
+        answers = nothing, namespace(nothing).sum(nothing, axis=(-2, -1))
     else:
         from kofn.maps.assignment.rounds import weights_by_rounds
 
-        found = _called(weights_by_rounds, given, link, rounds=rounds)
-    return tuple(cast(each, scores.dtype) for each in found)
+        answers = _called(weights_by_rounds, given, link, rounds=rounds)
+    return tuple(cast(each, scores.dtype) for each in answers)
 
 
 def _empty(given: Matrices) -> Array:
@@ -257,11 +257,11 @@ def _called(function: Any, given: Matrices, link: Link, **more: int) -> Any:
     if is_jax(given.x):
         from kofn.arrays.jax.compile import bound
 
-        found = whole(bound(function, link_id=link.id, number=number, **more), *arrays)
+        answer = whole(bound(function, link_id=link.id, number=number, **more), *arrays)
     else:
         with quiet(given.x):
-            found = function(*arrays, link_id=link.id, number=number, **more)
-    return tuple(each[0] for each in found) if isinstance(found, tuple) else found[0]
+            answer = function(*arrays, link_id=link.id, number=number, **more)
+    return tuple(each[0] for each in answer) if isinstance(answer, tuple) else answer[0]
 
 
 class _Solved(NamedTuple):
@@ -342,8 +342,8 @@ def _hard_weights(*arrays: Any, link_id: str, number: float | None) -> Array:
         x, k, full = _turned(p.x), p.c, _turned(full)
     live = x > -math.inf
     y = xp.where(live, x - xp.where(xp.isfinite(beta), beta, 0.0)[..., None, :], -math.inf)
-    found = xp.where(full, 1.0, hard_topk(y, k))
-    return xp.where(xp.isnan(fixed), math.nan, found) + (soft - fixed)
+    chosen = xp.where(full, 1.0, hard_topk(y, k))
+    return xp.where(xp.isnan(fixed), math.nan, chosen) + (soft - fixed)
 
 
 def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Array]:
@@ -356,8 +356,8 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)
     ends = [_ends(x, live, still, s.full, known, axis) for axis in (-1, -2)]
     pairs = zip((alpha, s.beta), ends, strict=True)
-    found = [xp.where(moving, each, end) for each, (moving, end) in pairs]
-    alpha, beta = reversed(found) if s.turned else found
+    prices_of_both = [xp.where(moving, each, end) for each, (moving, end) in pairs]
+    alpha, beta = reversed(prices_of_both) if s.turned else prices_of_both
     finite = xp.isfinite(stop_gradient(beta))
     number_open = xp.sum(finite, axis=-1)
     mean = xp.sum(xp.where(finite, beta, 0.0), axis=-1) / xp.where(number_open > 0, number_open, 1)

@@ -54,9 +54,9 @@ def near(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Near:
         gap = xp.clip((high - low) / t, 0.0, 2 * REACH)[..., None]
         above = gap + xp.clip((y - high[..., None]) / t[..., None], 0.0, REACH)
         below = xp.clip((y - low[..., None]) / t[..., None], -REACH, 0.0)
-        found = xp.where(live, xp.where(top, above, below), -math.inf)
-        found = xp.where(far[..., None], found, y)
+        together = xp.where(live, xp.where(top, above, below), -math.inf)
+        together = xp.where(far[..., None], together, y)
         one = xp.where(far, 1.0, t)
-        return Near(found, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
+        return Near(together, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
 
     return only_if(far, brought, plain)

@@ -90,13 +90,13 @@ class RouterBase(Counting):
             has been in a `replay_routing`, replayed_assignments and replayed_load, of the experts
             that were replayed, which the others leave out.
         """
-        found = load_statistics(self.counts)
+        load = load_statistics(self.counts)
         if "replayed" in self.SUMS:
             apart = load_statistics(self.replayed)
-            found |= {f"replayed_{name}": apart[name] for name in ("assignments", "load")}
+            load |= {f"replayed_{name}": apart[name] for name in ("assignments", "load")}
         if reset:
             self._forget()
-        return found
+        return load
 
     def _count_replays(self) -> None:
         """Have a sum for the experts that are replayed, from the first replay on."""

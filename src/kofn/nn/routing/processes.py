@@ -72,8 +72,8 @@ def processes_of(group: Any) -> Processes | None:
     """Return what a router keeps of its argument `process_group`."""
     if isinstance(group, Processes):
         return group
-    found = group_of(group)
-    return None if found is None else Processes(found)
+    own = group_of(group)
+    return None if own is None else Processes(own)
 
 
 def group_of(group: Any) -> Any:
@@ -83,10 +83,10 @@ def group_of(group: Any) -> Any:
     kind: Any = torch.distributed.ProcessGroup if torch.distributed.is_available() else ()
     if isinstance(group, kind):  # asked first, for torch.compile takes it to have any attribute
         return group
-    found = group.get_group() if hasattr(group, "get_group") else group
-    if not isinstance(found, kind):
+    processes = group.get_group() if hasattr(group, "get_group") else group
+    if not isinstance(processes, kind):
         raise TypeError(
             "process_group must be None, a torch.distributed.ProcessGroup such as "
             f"torch.distributed.group.WORLD, or a DeviceMesh of one dimension; got {group!r}"
         )
-    return found
+    return processes

@@ -50,14 +50,14 @@ class ExpertBias(Tally):
         """Return the bias [num_experts] in float32."""
         return self.bias
 
-    def move_to(self, found: Tensor) -> None:
+    def move_to(self, level: Tensor) -> None:
         """Set the bias to the required level; an expert whose number is NaN keeps its own."""
-        old = self.bias.to(found.dtype)
+        old = self.bias.to(level.dtype)
         if self.ema:
-            averaged = self.ema * old + (1 - self.ema) * found
+            averaged = self.ema * old + (1 - self.ema) * level
             # A level would take long from 0 on; differences have a meaning there.
-            found = torch.where(old.any() | self.centred, averaged, found)
-        self.bias.copy_(moved_bias(found, old, self.bias.dtype, self.centred))
+            level = torch.where(old.any() | self.centred, averaged, level)
+        self.bias.copy_(moved_bias(level, old, self.bias.dtype, self.centred))
 
     def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
         # A checkpoint of the sign rule: the first step finds the bias.
@@ -79,13 +79,13 @@ class ExpertBias(Tally):
         return self
 
 
-def moved_bias(found: Tensor, old: Tensor, dtype: torch.dtype, centred: bool) -> Tensor:
+def moved_bias(level: Tensor, old: Tensor, dtype: torch.dtype, centred: bool) -> Tensor:
     """Return the bias [..., E] that was found, or the old one of experts for which none was.
 
     If it is centred, the others are shifted so that the mean of all is 0.
     """
-    known = found.to(dtype).isfinite()
-    new = torch.where(known, found, old)
+    known = level.to(dtype).isfinite()
+    new = torch.where(known, level, old)
     if centred:
         # An expert that nobody may use keeps its bias, and would be raised with the mean.
         whole, count = new.sum(-1, keepdim=True), known.sum(-1, keepdim=True)
@@ -163,10 +163,10 @@ class QuantileBias(ExpertBias):
         if not len(required):  # a row that does not count: the searches need one
             required, mask = required.new_full((1, required.shape[1]), torch.nan), None
         if self.bins is None:
-            found, tokens = bias_of_share(required, self.k, mask)
+            level, tokens = bias_of_share(required, self.k, mask)
             if not self.centred:
-                found = _with_ties(found, required, tokens.float() * self.k / len(self.bias), mask)
-            _average(self, found, tokens)
+                level = _with_ties(level, required, tokens.float() * self.k / len(self.bias), mask)
+            _average(self, level, tokens)
         elif mask is None and are_finite(required):
             _count(self, required, None)
         else:
@@ -240,22 +240,22 @@ def _required(balance: QuantileBias, load: Tensor) -> Tensor:
         counts.view_as(balance.histogram), balance.k, infinite.view_as(balance.infinite)
     )
     if not balance.unit:
-        found = Grid(balance.ends, balance.bins).values(places)
+        level = Grid(balance.ends, balance.bins).values(places)
         # Equal scores are in one bin, at its left end if it is as narrow as can be.
-        lower = found.float() < found
-        return found if balance.centred else torch.where(lower, _just_above(found), found)
+        lower = level.float() < level
+        return level if balance.centred else torch.where(lower, _just_above(level), level)
     least, greatest = balance.bias.min() - 1, balance.bias.max() + 1
     return least + places * ((greatest - least) / balance.bins)
 
 
-def _with_ties(found: Tensor, required: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+def _with_ties(level: Tensor, required: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
     """Return levels, raised where an expert would get less than half of its share for ties.
 
     Without tokens it would get no gradient that could separate them.
     """
     known = known_tokens(required, mask)[:, None]
-    less, most = ((each & known).sum(0) for each in (required < found, required <= found))
-    return torch.where((2 * less < share) & (most > less + 1), _just_above(found), found)
+    less, most = ((each & known).sum(0) for each in (required < level, required <= level))
+    return torch.where((2 * less < share) & (most > less + 1), _just_above(level), level)
 
 
 def _just_above(values: Tensor) -> Tensor:

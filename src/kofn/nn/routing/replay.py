@@ -171,16 +171,16 @@ def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -
 def _routers(model: nn.Module, by: str) -> dict[str, Routing]:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got a {type(model).__qualname__}")
-    found = {name: each for name, each in model.named_modules() if isinstance(each, Routing)}
-    if not found:
+    routers = {name: each for name, each in model.named_modules() if isinstance(each, Routing)}
+    if not routers:
         raise ValueError(f"{by} needs a model with routers; got a {type(model).__name__} without")
-    for name, each in found.items():
+    for name, each in routers.items():
         if each.selection != "hard":
             raise ValueError(
                 f"{by} is for routers with selection='hard'; got {each.selection!r} "
                 f"for the router {name!r}"
             )
-    return found
+    return routers
 
 
 def _followed(routers: dict[str, Routing]) -> list[Following]:
@@ -216,34 +216,34 @@ def _padded(indices: Any, mask: Tensor, routers: dict[str, Routing]) -> Tensor:
     rows = []
     for place, (given, own) in enumerate(zip(indices, mask, strict=True)):
         name = f"indices[{place}]"
-        found = _integers(given, name)
-        _check_shape(found, name, routers)
+        choice = _integers(given, name)
+        _check_shape(choice, name, routers)
         tokens = int(own.sum())
-        if found.ndim != 3 or not tokens - 1 <= len(found) <= tokens:
+        if choice.ndim != 3 or not tokens - 1 <= len(choice) <= tokens:
             raise ValueError(
                 f"{name} must have the {tokens} tokens of its sequence, or one less; "
-                f"got the shape {tuple(found.shape)}"
+                f"got the shape {tuple(choice.shape)}"
             )
-        row = found.new_full((len(own), *found.shape[1:]), -1)
-        row[own.nonzero()[: len(found), 0].to(row.device)] = found
+        row = choice.new_full((len(own), *choice.shape[1:]), -1)
+        row[own.nonzero()[: len(choice), 0].to(row.device)] = choice
         rows.append(row)
     return torch.cat(rows)
 
 
 def _integers(given: Any, name: str) -> Tensor:
     try:
-        found = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
-        kind = str(found.dtype)
+        tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
+        kind = str(tensor.dtype)
     except (TypeError, ValueError, RuntimeError):
-        found, kind = None, type(given).__name__
+        tensor, kind = None, type(given).__name__
     if (
-        found is None
-        or found.is_floating_point()
-        or found.is_complex()
-        or found.dtype == torch.bool
+        tensor is None
+        or tensor.is_floating_point()
+        or tensor.is_complex()
+        or tensor.dtype == torch.bool
     ):
         raise TypeError(f"{name} must be an array of integers (tokens, layers, k); got {kind}")
-    return found.detach().to(torch.int32)
+    return tensor.detach().to(torch.int32)
 
 
 def _check_shape(table: Tensor, name: str, routers: dict[str, Routing]) -> None:

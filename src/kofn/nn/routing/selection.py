@@ -86,10 +86,10 @@ def at_once(scores: Tensor, how: Settings) -> Routed | None:
     gating = how.gating
     if how.groups is not None or how.replay is not None or not gating.softly:
         return None
-    found = routing.choice_at_once(scores, int(how.k), gating, how.bias)
-    if found is None:
+    answer = routing.choice_at_once(scores, int(how.k), gating, how.bias)
+    if answer is None:
         return None
-    gates, indices = found
+    gates, indices = answer
     return Routed(gates, indices, None)
 
 
@@ -141,13 +141,13 @@ def select(
     if bad is None or known is None:
         return choose(scores, mask, how)
     if name in ALONE:
-        found = choose(scores, mask, how)
-        taken = found.taken
-        return found._replace(taken=known[:, None] if taken is None else known[:, None] & taken)
-    found = choose(scores.masked_fill(bad[:, None], 0.0), known, how)
+        choice = choose(scores, mask, how)
+        taken = choice.taken
+        return choice._replace(taken=known[:, None] if taken is None else known[:, None] & taken)
+    choice = choose(scores.masked_fill(bad[:, None], 0.0), known, how)
     own = torch.where((bad if mask is None else bad & mask)[:, None], scores, 0.0)
     nan = own.sum(-1, keepdim=True)
-    return found._replace(weights=found.weights + nan * nan)  # 0 of the others; so is its slope
+    return choice._replace(weights=choice.weights + nan * nan)  # 0 of the others; so is its slope
 
 
 def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:

@@ -44,8 +44,8 @@ def biases_of_sequences(
         before = rows[:, :start]
         required = required_bias(before, before + own, k, groups)
         counted = None if playing is None else playing[:, :start]
-        found = bias_of_share(required, k, counted)[0][:, None]
-        own = moved_bias(found, own, own.dtype, centred=True)
+        level = bias_of_share(required, k, counted)[0][:, None]
+        own = moved_bias(level, own, own.dtype, centred=True)
         stop = min(2 * start, length)
         parts.append(own.expand(-1, stop - start, -1))
         start = stop

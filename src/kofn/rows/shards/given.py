@@ -25,6 +25,7 @@ from kofn.rows.given import (
     temperature_or_number,
     without_deleted,
 )
+from kofn.rows.shards.asked import Asked
 from kofn.rows.shards.header import NONE, Arguments, handshake
 from kofn.rows.shards.ranks import Ranks
 from kofn.rows.shards.reductions import GroupRows
@@ -61,30 +62,20 @@ class Shards(NamedTuple):
 
 
 def shards(
-    over: GroupRows,
-    scores: Any,
-    k: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    *,
-    costs: Any = None,
-    others: Arguments = NONE,
+    over: GroupRows, scores: Any, dim: int, asked: Asked, others: Arguments = NONE
 ) -> Shards:
     """Check this rank's arguments, and that the other ranks have the same.
 
     Args:
         over: the reductions of the rows, and the ranks that hold the other parts.
-        costs: of the entries; `k` is then what may be spent on all of them.
         others: further arguments that must be the same.
     """
 
     def check() -> Shards:
-        return _checked(over, scores, k, link, temperature, dim, mask, costs)
+        return _checked(over, scores, dim, asked)
 
-    def arguments(found: Shards) -> Arguments:
-        own = _arguments_of(found, k, temperature, costs)
+    def arguments(checked: Shards) -> Arguments:
+        own = _arguments_of(checked, asked)
         return Arguments(own.words + others.words, [*own.numbers, *others.numbers])
 
     return handshake(over.ranks, scores, check, arguments)
@@ -100,17 +91,9 @@ def form_of_shard(
     return form
 
 
-def _checked(
-    over: GroupRows,
-    scores: Any,
-    k: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    costs: Any,
-) -> Shards:
+def _checked(over: GroupRows, scores: Any, dim: int, asked: Asked) -> Shards:
     """Check this rank's arguments."""
+    k, link, temperature, mask, costs = asked
     form = form_of_shard(over.ranks.name, scores, dim)
     require_eager(over.ranks.name, scores, k, temperature, link.alpha, costs)
     x = form.rows(without_deleted(scores))
@@ -158,8 +141,9 @@ def require_eager(name: str, *arrays: Any) -> None:
         )
 
 
-def _arguments_of(checked: Shards, k: Any, temperature: Any, costs: Any) -> Arguments:
+def _arguments_of(checked: Shards, asked: Asked) -> Arguments:
     """Return what must be the same on all ranks, in words that an error can repeat."""
+    k, _, temperature, _, costs = asked
     form, link = checked.form, checked.link
     shape = [*map(str, form.batch)]
     shape.insert(len(shape) + 1 + form.dim, "*")

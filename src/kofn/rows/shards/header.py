@@ -42,13 +42,13 @@ def handshake(
         ValueError: another rank has other arguments, or its check failed.
         Exception: what this rank's `check` raises, once the others know of it.
     """
-    checked, found, failure = None, NONE, None
+    checked, own, failure = None, NONE, None
     try:
         checked = check()
-        found = arguments(checked)
+        own = arguments(checked)
     except Exception as error:
         failure = error
-    agree(ranks, like, found, failure, advice)
+    agree(ranks, like, own, failure, advice)
     return checked  # type: ignore[return-value]
 
 

@@ -13,8 +13,8 @@ from kofn.arrays.jax.axes import as_integers, variations, varying
 from kofn.arrays.keys import numbers_of
 from kofn.arrays.kinds import dtype_name, is_jax
 from kofn.arrays.operations import greatest, least
-from kofn.links.link import Link
 from kofn.rows.given import Given, given
+from kofn.rows.shards.asked import Asked
 
 Counts = Callable[[jax.Array], jax.Array]
 
@@ -105,23 +105,18 @@ class AxisRows:
     @property
     def place(self) -> jax.Array:
         """Return this device's place among the parts of a row."""
-        found: jax.Array = lax.axis_index(self.names)
-        return found
+        return lax.axis_index(self.names)
 
     def gathered(self, values: jax.Array) -> jax.Array:
         """Return values (…, m) of all devices, (…, devices·m), in the order of the parts."""
-        found: jax.Array = lax.all_gather(
-            self._own(values), self.names, axis=values.ndim - 1, tiled=True
-        )
-        return found
+        return lax.all_gather(self._own(values), self.names, axis=values.ndim - 1, tiled=True)
 
     def shared(self, per_row: jax.Array) -> jax.Array:
         """Return a number per row as one number of all devices, if JAX tracks that."""
         if not self.tracked:
             return per_row
         first = lax.axis_index(self.names) == 0
-        found: jax.Array = lax.psum(jax.numpy.where(first, per_row, 0), self.names)
-        return found
+        return lax.psum(jax.numpy.where(first, per_row, 0), self.names)
 
     @property
     def copies(self) -> int:
@@ -145,17 +140,9 @@ def axis_rows(name: str, axis_name: Any) -> AxisRows:
     return AxisRows(names, tracked=set(names) <= set(variations(place)))
 
 
-def given_on_axes(
-    over: AxisRows,
-    scores: Any,
-    k: Any,
-    link: Link,
-    temperature: Any,
-    dim: int,
-    mask: Any,
-    costs: Any = None,
-) -> Given:
+def given_on_axes(over: AxisRows, scores: Any, dim: int, asked: Asked) -> Given:
     """Check the arguments of a map for this device's shard of the rows; see `given.given`."""
+    k, link, temperature, mask, costs = asked
     number = {"k" if costs is None else "budget": k}
     _check_shared(over, **number, temperature=temperature, alpha=link.inner.alpha)
     scores = varying(scores, over.names) if over.tracked and is_jax(scores) else scores

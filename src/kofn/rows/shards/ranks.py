@@ -32,10 +32,10 @@ class Ranks(NamedTuple):
     @property
     def place(self) -> int:
         """Return this process's place among the parts of a row."""
-        found = 0
+        number = 0
         for group in self.groups:
-            found = found * distributed.get_world_size(group) + distributed.get_rank(group)
-        return found
+            number = number * distributed.get_world_size(group) + distributed.get_rank(group)
+        return number
 
     def sum(self, message: Tensor) -> Tensor:
         """Return the sum over all ranks; `message` is overwritten."""
@@ -61,14 +61,14 @@ class Ranks(NamedTuple):
 
     def said(self, text: str) -> list[str]:
         """Return what every rank says."""
-        found: Any = text
+        words: Any = text
         for group in reversed(self.groups):
             parts: list[Any] = [None] * distributed.get_world_size(group)
-            self._named("all_gather", distributed.all_gather_object, parts, found, group)
-            found = parts
+            self._named("all_gather", distributed.all_gather_object, parts, words, group)
+            words = parts
         for _ in self.groups[1:]:
-            found = [text for part in found for text in part]
-        return found
+            words = [text for part in words for text in part]
+        return words
 
     def _named(self, what: str, collective: Callable[..., Any], *arguments: Any) -> None:
         try:
@@ -96,8 +96,8 @@ def _like(error: Exception) -> type[Exception]:
 
 def backends(group: Any) -> dict[str, str]:
     """Return the backend of a group for each type of device: {"cpu": "gloo", …}."""
-    found = distributed.get_backend_config(group)
-    return dict(pair.split(":") for pair in found.split(",") if ":" in pair)
+    config = distributed.get_backend_config(group)
+    return dict(pair.split(":") for pair in config.split(",") if ":" in pair)
 
 
 def ranks_of(groups: Sequence[Any], name: str, tensor: Any) -> Ranks:
@@ -107,11 +107,11 @@ def ranks_of(groups: Sequence[Any], name: str, tensor: Any) -> Ranks:
             f"{name} needs the processes that hold the other parts of the rows; call "
             "torch.distributed.init_process_group first"
         )
-    found = tuple(_process_group(group) for group in groups)
+    own = tuple(_process_group(group) for group in groups)
     if isinstance(tensor, Tensor):
-        for group in found:
+        for group in own:
             _check_backend(group, name, tensor.device.type)
-    return Ranks(found, name)
+    return Ranks(own, name)
 
 
 def _process_group(group: Any) -> Any:

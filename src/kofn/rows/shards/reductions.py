@@ -45,9 +45,9 @@ class GroupRows:
         # Backends compare NaN as they like.
         bad = wide.isnan()
         message = torch.stack([wide.masked_fill(bad, -math.inf), bad.double()])
-        found, has_nan = self.ranks.max(message)
-        found = found.masked_fill(has_nan > 0, math.nan)
-        return tuple(one.to(like.dtype) for one, like in zip(found, each, strict=True))
+        greatest, has_nan = self.ranks.max(message)
+        greatest = greatest.masked_fill(has_nan > 0, math.nan)
+        return tuple(one.to(like.dtype) for one, like in zip(greatest, each, strict=True))
 
     def sum(self, values: Tensor) -> Tensor:
         return self.sums(values)[0]
@@ -55,8 +55,8 @@ class GroupRows:
     def sums(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Return the sum of each array, of flags their count, by one message."""
         whole = (torch.int64 if one.dtype == torch.bool else one.dtype for one in values)
-        found = zip(self.wide_sums(*values), whole, strict=True)
-        return tuple(one.to(dtype) for one, dtype in found)
+        pairs = zip(self.wide_sums(*values), whole, strict=True)
+        return tuple(one.to(dtype) for one, dtype in pairs)
 
     def wide_sums(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Return `sums` in float64, as the message has them."""
@@ -136,8 +136,8 @@ class GroupRows:
 
 
 def _all_reduced(ranks: Ranks, local: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    found = ranks.sum(torch.stack([one.detach().double() for one in local]))
-    return tuple(one.to(like.dtype) for one, like in zip(found, local, strict=True))
+    totals = ranks.sum(torch.stack([one.detach().double() for one in local]))
+    return tuple(one.to(like.dtype) for one, like in zip(totals, local, strict=True))
 
 
 class _Summed(torch.autograd.Function):
@@ -178,7 +178,7 @@ def _pulled(ctx: Any, transpose: Any, cotangents: Sequence[Tensor | None]) -> An
     """
     pairs = list(zip(cotangents, ctx.needs_input_grad[1:], strict=True))
     some = [one for one, wanted in pairs if wanted and one is not None]
-    found = iter(transpose.apply(ctx.ranks, *some) if some else ())
+    pulled = iter(transpose.apply(ctx.ranks, *some) if some else ())
     zero = next(torch.zeros_like(one) for one in cotangents if one is not None)
-    each = (zero if one is None else next(found) for one, wanted in pairs if wanted)
+    each = (zero if one is None else next(pulled) for one, wanted in pairs if wanted)
     return None, *(next(each) if wanted else None for _, wanted in pairs)

@@ -89,10 +89,10 @@ def statistics_of(
     else:
         parts += _moments(away.double())
     numbers = torch.stack([part.double() for part in parts]).flatten()
-    found = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
-    each = found[:-1].reshape(7, *greatest.shape)
+    totals = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
+    each = totals[:-1].reshape(7, *greatest.shape)
     counts = each[0], each[1], each[2]
-    return Statistics(greatest, least, has_nan, *counts, each[3:5], each[5:7], int(found[-1]))
+    return Statistics(greatest, least, has_nan, *counts, each[3:5], each[5:7], int(totals[-1]))
 
 
 def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:

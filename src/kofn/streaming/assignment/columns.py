@@ -71,8 +71,8 @@ def thresholds(each: Passes, c: np.ndarray, temperature: np.ndarray, link: Link)
         open_, bad = (k > 0) & (k < p.n), np.isnan(c) | np.isnan(seen.high)
         at = _searched(p, each, seen, open_ & ~bad)
         bad = bad | (seen.number + seen.top == 0)
-        found: Any = answered(p, at, open_, bad)
-        return np.asarray(found.anchor + found.offset - temperature * float(inner.edge))
+        theta: Any = answered(p, at, open_, bad)
+        return np.asarray(theta.anchor + theta.offset - temperature * float(inner.edge))
 
 
 class Survey(NamedTuple):
@@ -190,7 +190,7 @@ class _Reductions:
         def see(y: np.ndarray) -> Any:
             x = y[:, self.some].T
             known: Context = {SCORES: np.where(np.abs(x) == math.inf, -math.inf, x)}
-            found = values.of(known) if isinstance(values, BlockArray) else values
-            return reduce(np.broadcast_to(found, x.shape), axis=-1)
+            numbers = values.of(known) if isinstance(values, BlockArray) else values
+            return reduce(np.broadcast_to(numbers, x.shape), axis=-1)
 
         return list(self.each(see))

@@ -72,15 +72,15 @@ class _Matrix:
 
     def curvature(self, seen: _Seen, step: Any) -> Any:
         def see(p: Open) -> Any:
-            found = seen_at(p, seen.beta, seen.t, self.spread, self.link)
-            return curvature(slopes_at(found, p.k, self.link), step)
+            there = seen_at(p, seen.beta, seen.t, self.spread, self.link)
+            return curvature(slopes_at(there, p.k, self.link), step)
 
         return sum(self.of.each("curvature", see))
 
     def rounding(self, seen: _Seen, beta: Any, t: Any) -> Any:
         def see(p: Open) -> Any:
-            found = seen_at(p, seen.beta, seen.t, self.spread, self.link)
-            return rounding(p.x, found.weights, beta, t)
+            there = seen_at(p, seen.beta, seen.t, self.spread, self.link)
+            return rounding(p.x, there.weights, beta, t)
 
         return np.max(list(self.of.each("rounding", see)), axis=0)
 
@@ -94,8 +94,8 @@ class _Matrix:
 
             return self.of.each("thresholds of columns", see)
 
-        found = thresholds(passes, self.c[0], t[0], self.link)
-        return centred(self, np.where(np.isfinite(found), found, 0.0)[None])
+        theta = thresholds(passes, self.c[0], t[0], self.link)
+        return centred(self, np.where(np.isfinite(theta), theta, 0.0)[None])
 
 
 class Solved:
@@ -113,15 +113,15 @@ class Solved:
         of.t = self.t = np.asarray(t)
 
     def weights(self, part: Part) -> np.ndarray:
-        found: Any = self._called(soft_topk, part)
-        return np.where(part.full & ~np.isnan(self.beta)[..., None, :], 1.0, found)
+        p: Any = self._called(soft_topk, part)
+        return np.where(part.full & ~np.isnan(self.beta)[..., None, :], 1.0, p)
 
     def hard_weights(self, part: Part) -> np.ndarray:
         """Return 0 and 1, and a fraction where k has one."""
         p, price = self.of.open(part), np.where(np.isfinite(self.beta), self.beta, 0.0)
         y = np.where(p.x > -math.inf, p.x - price[..., None, :], -math.inf)
-        found: Any = np.where(part.full, 1.0, hard_topk(y, p.k))
-        return found if not np.isnan(self.beta).any() else np.full_like(found, math.nan)
+        chosen: Any = np.where(part.full, 1.0, hard_topk(y, p.k))
+        return chosen if not np.isnan(self.beta).any() else np.full_like(chosen, math.nan)
 
     def of_rows(self, part: Part) -> np.ndarray:
         alpha: Any = self._called(soft_topk_threshold, part)

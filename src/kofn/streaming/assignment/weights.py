@@ -86,9 +86,9 @@ def soft_assignment(
         raise TypeError(f"out must be None for scores that are no array or list; got {shown(out)}")
     matrix = Matrix(arrays, check_progress(progress))
     answer = None if form == "blocks" else _room(scores, out)
-    found = _solved(matrix, k, capacity, link, temperature, rounds)
-    weigh = found.hard_weights if is_hard and isinstance(found, Solved) else found.weights
-    distance = math.nan if rounds is None else _distance(found)
+    solved = _solved(matrix, k, capacity, link, temperature, rounds)
+    weigh = solved.hard_weights if is_hard and isinstance(solved, Solved) else solved.weights
+    distance = math.nan if rounds is None else _distance(solved)
     lost = rounds is not None and math.isnan(distance)
 
     def weights(part: Part) -> np.ndarray:
@@ -96,9 +96,9 @@ def soft_assignment(
         return np.full_like(weights, math.nan) if lost else weights
 
     if form == "blocks":
-        answer = _in_turn(found.of, weights)
+        answer = _in_turn(solved.of, weights)
     else:
-        _write(found.of, weights, each_of(answer))
+        _write(solved.of, weights, each_of(answer))
     return answer if rounds is None else (answer, distance)
 
 
@@ -137,9 +137,9 @@ def soft_assignment_prices(
     if rounds is not None:
         check_integer("rounds", rounds, "None, or an integer ≥ 1", 1)
     matrix = Matrix(_arrays(scores)[0], check_progress(progress))
-    found = _solved(matrix, k, capacity, link, temperature, rounds)
-    rows = [np.empty(0), *found.of.parts("prices of rows", lambda part: found.of_rows(part)[0])]
-    return np.concatenate(rows), found.of_columns()[0]
+    solved = _solved(matrix, k, capacity, link, temperature, rounds)
+    rows = [np.empty(0), *solved.of.parts("prices of rows", lambda part: solved.of_rows(part)[0])]
+    return np.concatenate(rows), solved.of_columns()[0]
 
 
 def _arrays(scores: Any) -> tuple[Any, str]:
@@ -183,10 +183,10 @@ def _room(scores: Any, out: Any) -> Any:
 Weigh = Callable[[Part], np.ndarray]
 
 
-def _distance(found: Any) -> float:
+def _distance(solved: Any) -> float:
     """Return how far columns are from their capacity; NaN if the matrix has no answer."""
-    sums = found.of.parts("distance", lambda part: np.sum(found.weights(part), axis=-2))
-    missing = np.abs(sum(sums, start=np.zeros_like(found.of.c)) - found.of.c)
+    sums = solved.of.parts("distance", lambda part: np.sum(solved.weights(part), axis=-2))
+    missing = np.abs(sum(sums, start=np.zeros_like(solved.of.c)) - solved.of.c)
     return float(np.max(missing, initial=0.0))
 
 
@@ -206,11 +206,11 @@ def _write(of: Assignment, weights: Weigh, targets: list[Any]) -> None:
 def _in_turn(of: Assignment, weights: Weigh) -> Iterator[Any]:
     """Yield the weights of one block after another."""
     for array, rows in of.by_arrays("weights", weights):
-        found = np.concatenate([np.empty((0, of.matrix.n)), *rows])
+        whole = np.concatenate([np.empty((0, of.matrix.n)), *rows])
         if is_torch(array):
-            yield torch_or_numpy(found, array).to(array)
+            yield torch_or_numpy(whole, array).to(array)
         else:
-            yield found.astype(np.asarray(array[:0]).dtype)
+            yield whole.astype(np.asarray(array[:0]).dtype)
 
 
 def torch_or_numpy(rows: np.ndarray, like: Any) -> Any:

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
+from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
+from kofn.kernels.cpu.rows.own import told_of, work_for
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
@@ -258,6 +259,7 @@ class Plan(NamedTuple):
     room: int  # words of its own memory that are not shared with a team
     width: int  # words of its own memory
     cleared: tuple[range, ...]  # those that are to be 0 at first
+    told: tuple[int, float] | None = None  # of a user's own link, its kind, and what is its α
 
 
 @lru_cache(maxsize=512)
@@ -273,8 +275,8 @@ def plan_of(
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = code if isinstance(code, Code) else ANSWER
-    run = run._replace(kind=kind) if kind > NEXT and run in WORK[:-2] else run
-    return planned(run, each, n, group, grain, room, begun)
+    plan = planned(work_for(kind, run), each, n, group, grain, room, begun)
+    return plan._replace(told=told_of(kind))
 
 
 def planned(
@@ -308,7 +310,7 @@ def deal(
     n, alphas, address = x.shape[-1], link.alpha, memory.address
     number = alphas is None or type(alphas) is float
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
-    kind, place = (number_of(link), NEXT) if kind is None else (kind, kind)
+    kind = number_of(link) if kind is None else kind
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
@@ -320,7 +322,8 @@ def deal(
     words = _NOTHING[:]
     k, words[layout.K] = per_row(k, memory, count, size)
     temperature, words[layout.TEMPERATURE] = per_row(temperature, memory, count, size)
-    alpha = alphas if number and alphas is not None else 0.0
+    kind, its_alpha = plan.told or (kind, 0.0)
+    alpha = alphas if number and alphas is not None else its_alpha
     if not number:
         alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
@@ -333,7 +336,7 @@ def deal(
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
     words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes

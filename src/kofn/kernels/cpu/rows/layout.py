@@ -10,7 +10,8 @@ import numpy as np
 from kofn.kernels.contract import with_formula
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
-SERVED = with_formula("tail", "density", "integral", "quantile")
+SERVED = with_formula("tail", "density", "quantile")
+"""The links with compiled weights; nobody asks for sums or losses of one without `integral`."""
 LOGARITHMS = with_formula("logarithm", "hazard")
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""

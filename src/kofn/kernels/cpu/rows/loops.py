@@ -88,6 +88,14 @@ def peak(kind: int, number: Any) -> Pass:
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         zero, one = number(0), number(1)
+        greatest = least = ordered(scores[0])
+        for i in range(n):
+            greatest, least = max(greatest, ordered(scores[i])), min(least, ordered(scores[i]))
+        into[1] = unordered(greatest, zero)
+        usual = ordered(-infinity) < least and greatest < ordered(infinity)
+        if usual and not deleted(unordered(least, zero)):
+            into[2] += n  # of finite scores alone
+            return
         greatest = ordered(-infinity)
         for start in range(0, n, BLOCK):
             block = scores[start : start + BLOCK]

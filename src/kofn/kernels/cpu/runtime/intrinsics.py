@@ -44,6 +44,19 @@ def call(typingctx, address, x, g, out, n, sums, hi, lo, per_t, alpha, rest):
 
 
 @intrinsic
+def ask(typingctx, address, which, z):
+    """The answer to a question about a number, by the function at `address`, a float64."""
+
+    def codegen(context, builder, signature, arguments):
+        takes = [context.get_value_type(t) for t in (types.int64, types.float64)]
+        function = ir.FunctionType(ir.DoubleType(), takes).as_pointer()
+        at = builder.fptosi(arguments[0], ir.IntType(64))
+        return builder.call(builder.inttoptr(at, function), arguments[1:])
+
+    return types.float64(types.float64, types.int64, types.float64), codegen
+
+
+@intrinsic
 def run(typingctx, address, job, own, number, leads):
     """Call the work of a thread, compiled at `address`."""
     takes = types.int64, types.int64, types.float64, types.int64

@@ -17,7 +17,7 @@ from kofn.kernels import contract
 from kofn.kernels.cpu import every
 from kofn.kernels.cpu.compiler import now, own
 from kofn.kernels.cpu.rows import launch
-from kofn.kernels.cpu.rows import own as own_work
+from kofn.kernels.cpu.runtime import own as own_work
 from kofn.links.scalar import OWN
 from kofn.links.vocabulary import over, size, where
 

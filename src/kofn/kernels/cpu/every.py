@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from kofn.kernels.cpu.choice import launch as choice
 from kofn.kernels.cpu.knapsack import launch as knapsack
 from kofn.kernels.cpu.passes import blocks, noise, segments, sums
-from kofn.kernels.cpu.rows import launch, layout, own
+from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.rows.passes import PASSES, SUMS
-from kofn.kernels.cpu.runtime import half, openmp
+from kofn.kernels.cpu.runtime import half, openmp, own
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 

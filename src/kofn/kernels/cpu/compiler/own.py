@@ -18,10 +18,11 @@ from numba import jit, njit
 
 from kofn.kernels import contract
 from kofn.kernels.contract import NEXT, SHARED, WAYS, Ways, ways_of
+from kofn.kernels.cpu.compiler import asked
 from kofn.kernels.cpu.compiler.digests import is_outside, names_in
 from kofn.kernels.cpu.compiler.private import Dispatcher
 from kofn.kernels.cpu.passes import noise_loops
-from kofn.kernels.cpu.rows import answer_formulas, asked, formulas, layout
+from kofn.kernels.cpu.rows import answer_formulas, formulas, layout
 from kofn.kernels.cpu.runtime import words
 from kofn.links.scalar import OWN
 from kofn.links.targets import SYNTAX, flaw_of

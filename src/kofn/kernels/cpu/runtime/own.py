@@ -1,4 +1,4 @@
-"""The work for rows with a link of a user's own, which all such links share; asked.py says how.
+"""The work for rows with a link of a user's own, which all share; compiler/asked.py says how.
 
 (Tests: test_kernels_own.py.)
 """
@@ -9,7 +9,7 @@ from kofn.kernels.contract import FIRST_OWN, NEXT, SHARED, WAYS, ways_of
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.code import WORK, Code
 
-ASKED = Code("rows.asked", "answers", "qd", "d")
+ASKED = Code("compiler.asked", "answers", "qd", "d")
 """What the shared work asks of a link."""
 CODES = tuple(
     Code("rows.worker", name, WORK, "", SHARED) for name in ("forward", "after", "compare")

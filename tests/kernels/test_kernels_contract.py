@@ -215,7 +215,6 @@ MET = {
     "test_solver_plateau.py": "torch-squared-float64-True",  # plateaus
     "test_maps_accuracy.py": "squared",  # oracles
     "test_kernels_code.py": f"vectors_of_the_precision_they_are_given[{len(contract.KINDS)}]",
-    "test_kernels_bounds.py": f"plateaus_take_few_steps[{len(contract.KINDS)}]",
     "test_distributions_categorical_noise.py": "squared",
     "test_maps_assignment_gradients.py": "squared",
 }

@@ -28,6 +28,7 @@ class Own(int):
     edge: float
     last: float
     """The longest last step."""
+    _made: dict[str, Any]
 
     def __new__(cls, link: ScalarLink) -> Own:
         (kind,) = link.kinds

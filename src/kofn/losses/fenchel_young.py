@@ -6,6 +6,7 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
@@ -15,6 +16,7 @@ from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import LOSS, PLAIN_LOSS
+from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -119,8 +121,12 @@ def softmax_loss(
         np.float64(1.7386)
     """
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    given = scores, target, temperature, dim, mask, reduction
-    found: Any = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    found: Any = reduced_at_once(
+        TRUNCATED_LOSS, (None, None), ("exponential", None), *given, **options
+    )
+    if found is None:
+        found = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
     if found is not None:
         return found  # type: ignore[no-any-return]
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
@@ -217,8 +223,9 @@ def entmax_loss(
         np.float64(0.0617)
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    link = links.entmax(alpha)
-    return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
+    return _loss(
+        scores, target, "entmax", temperature, dim, mask, reduction, alpha=alpha, **options
+    )
 
 
 def topk_loss(
@@ -284,11 +291,15 @@ def _loss(
     dim: int,
     mask: Array | None,
     reduction: str,
+    alpha: Any = None,
     **options: Any,
 ) -> Any:
-    """Return the Fenchel–Young loss of any link and target."""
-    link = table.resolve(link)
+    """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
     given: Any = (scores, target, temperature, dim, mask, reduction)
+    found: Any = reduced_at_once(LOSS, (0,), (link, alpha), *given, **options)
+    if found is not None:
+        return found
+    link = table.resolve(link) if alpha is None else links.entmax(alpha)
     found = at_once.answer(*given, again=loss_of_rows, link=link, **options)
     if found is not None:
         return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kofn.adapters import route
+from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.tracing import is_at_hand
@@ -76,11 +77,13 @@ def topk_cross_entropy(
         >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
         np.float64(0.7844)
     """
-    link = table.resolve(link)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    options: Any = dict(
-        link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    if type(k) is int:
+        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options, k=k)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+    options["link"] = link = table.resolve(link)
 
     def total(checked: Given, labels: Target | None = None) -> Any:
         total: Any = None

@@ -65,16 +65,16 @@ def cotangents(x: Array, temperature: Any, link: Link, v: Array, *p: Array) -> t
 
 def _on_lattice(x: Array, temperature: Any, link: Link, *given: Array) -> tuple[Any, Any]:
     memory = memory_of(x)
-    x, *given = map(memory.packed, (x, *given))
+    x, *packed = map(memory.packed, (x, *given))
     n, count = x.shape[-1], prod(x.shape[:-1])
     out, in_t = memory.empty_like(x), memory.empty(x, x.shape[:-1])
     if count:
         temperature, at = per_row(temperature, memory, count, x.itemsize)
-        v, p = [*map(memory.address, given), 0, 0][:2]
+        v, p = [*map(memory.address, packed), 0, 0][:2]
         job = array("q", (0, 0, count, max(1, GRAIN // n), n, memory.address(x), at, v, p))
         job.extend(map(memory.address, (out, in_t)))
         run = native.function(_lattice(kind_of(link)))
-        room, keep = LATTICE + (n + 1) // 2, (x, temperature, given, out, in_t)
+        room, keep = LATTICE + (n + 1) // 2, (x, temperature, packed, out, in_t)
         pool.work_on(x, GRAIN, run, job, room, 0.0, keep, (range(LATTICE),))
     return out, in_t
 

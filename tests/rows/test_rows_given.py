@@ -189,13 +189,6 @@ assert torch.allclose(found, expected, atol=1e-5)
 FIRST = {  # an array per row, whose size is a symbol
     "soft_topk": "kofn.soft_topk(x, 2, temperature=t)",
     "hard": "kofn.soft_topk(x, 2, temperature=t, hard=True)",
-    "alpha": "kofn.soft_topk(x, 2, link=kofn.links.entmax(t / 2 + 1.2))",
-    "log_soft_topk": "kofn.log_soft_topk(x, 2, temperature=t)",
-    "topk_loss": "kofn.losses.topk_loss(x, (x > 1).float(), temperature=t, reduction='none')",
-    "soft_knapsack": "kofn.soft_knapsack(x, x.abs(), t)",
-    "sparse_softmax": "kofn.sparse_softmax(x, k=3, temperature=t)",
-    "k_subset": "kofn.KSubset(x * t[:, None], 2).entropy()",
-    "entropy": "kofn.metrics.tsallis_entropy(torch.softmax(x * t[:, None], -1), 1.5)",
 }
 
 

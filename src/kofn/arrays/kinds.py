@@ -259,8 +259,3 @@ def promoting(rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(*arguments, **named)
 
     return whole
-
-
-# Dynamo goes over a function twice where sizes become symbols: both times it must find the same.
-if sys.modules.get("torch") is not None:
-    namespace_of("torch")

@@ -10,6 +10,9 @@ from torch import Tensor
 from kofn.adapters.torch import eager as eager  # loaded with PyTorch: no call waits for it
 from kofn.adapters.torch import threshold as threshold  # the other operators come with it
 from kofn.adapters.torch.operators import register
+
+# Dynamo may go over a function twice: the first time must not load what the second then finds.
+from kofn.arrays.torch import namespace as namespace
 from kofn.arrays.torch.operator import refuse_untranslated
 from kofn.links.link import by_id
 from kofn.maps.argmax import operations as argmax_operations

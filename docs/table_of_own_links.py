@@ -2,7 +2,8 @@
 
 `python docs/table_of_own_links.py` prints it; with `--write` the page takes it. Times are the least
 of many calls by one thread, in turn with those of the other links; compiling is the seconds of the
-processor that the first call of a process takes beyond those of later ones.
+processor that the first call of a process takes beyond those of later ones. With `--launches` it is
+the table of launches on a GPU, which are counted without one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from kofn.links.vocabulary import exp, log, log1p, over, size, where
 
 PAGE = Path(__file__).parent / "links.md"
 BEGIN, END = "<!-- costs: python docs/table_of_own_links.py --write -->", "<!-- /costs -->"
+LAUNCHES = (
+    "<!-- launches: python docs/table_of_own_links.py --launches --write -->",
+    "<!-- /launches -->",
+)
 SHAPES = (4, 8), (256, 1024)
 ROUNDS, SECONDS = 6, 0.4
 
@@ -82,7 +87,7 @@ def table() -> str:
             each = {
                 'a name, such as `"logistic"`': partial(function, x, "logistic"),
                 "a `ScalarLink`, compiled": partial(function, x, own),
-                "a `ScalarLink` without Numba, or on JAX or a GPU": partial(
+                "a `ScalarLink` without Numba, or on JAX": partial(
                     reference, partial(function, x, own)
                 ),
                 "a `Link` of functions of arrays": partial(function, x, arrays),
@@ -118,14 +123,38 @@ def _ms(seconds: float) -> str:
     return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}"
 
 
-def page_with(text: str) -> str:
+def launches() -> str:
+    """Return the table of launches for 1,024 rows of 64 scores, by counting."""
+    sys.path.insert(0, str(PAGE.parents[1]))
+    from benchmarks.gpu.counted import counting
+
+    links = {
+        'a name, such as `"logistic"`': "logistic",
+        "a `ScalarLink`": Logistic(),
+        "a `Link` of functions of arrays": by_arrays(),
+    }
+    lines = ["| `link=` | launches on a GPU | for the gradient |", "| --- | ---: | ---: |"]
+    for name, link in links.items():
+        with counting() as tally:
+            x = torch.linspace(-2, 2, 1024 * 64).reshape(1024, 64).requires_grad_()
+            tally.taken()
+            p = kofn.soft_topk(x, 8, link=link)
+            forward, ones = tally.taken(), torch.ones_like(p)
+            tally.taken()
+            torch.autograd.grad(p, x, ones)
+            lines.append(f"| {name} | {forward.launches:,} | {tally.taken().launches:,} |")
+    return "\n".join(lines)
+
+
+def page_with(text: str, begin: str = BEGIN, end: str = END) -> str:
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":
-    measured = table()
-    print(measured)
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page_with(measured), encoding="utf-8")
+    places = LAUNCHES if "--launches" in sys.argv else (BEGIN, END)
+    found = launches() if "--launches" in sys.argv else table()
+    print(found)
+    if "--write" in sys.argv:
+        PAGE.write_text(page_with(found, *places), encoding="utf-8")

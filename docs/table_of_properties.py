@@ -107,7 +107,7 @@ MAPS = (
         kofn.perturbed_argmax,
         1,
         "1/√π",
-        "O(n), over a hundred passes",
+        "O(n), some twenty softmaxes",
         "probabilities of the largest under noise",
     ),
     Map(

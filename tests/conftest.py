@@ -135,6 +135,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for the rest: the oracle's weights, masks, infinities and NaN, shapes, losses, transforms.
     """
     for item in items:
+        if item.name == "kofn.links.scalar.ScalarLink":  # its example has Numba compile a link
+            item.add_marker(pytest.mark.full)
         given = getattr(item, "callspec", None)
         if given is None or "jax" not in (given.params.get(key) for key in ("framework", "name")):
             continue

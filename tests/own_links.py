@@ -2,7 +2,7 @@
 
 from kofn import links
 from kofn.links.built_in import entmax, logistic
-from kofn.links.vocabulary import exp, expm1, greatest, least, over, size, sqrt, where
+from kofn.links.vocabulary import exp, expm1, greatest, least, log, over, size, sqrt, where
 
 
 class Student(links.ScalarLink):
@@ -44,11 +44,44 @@ class Gumbel(links.ScalarLink):
     @staticmethod
     def tail(z):
         y = z + EULER
-        e = greatest(exp(-size(y)), 1e-30)
-        w = where(y > 0, e, over(1, e))
+        e = exp(-size(y))
+        w = where(y > 0, e, over(1, greatest(e, 1e-30)))
         p = exp(-w)
-        near = -least(w, 0.69)
+        near = -least(w, 0.7)
         return where(p > 0.5, -expm1(near), p), p > 0.5, w * p, w * p * (w - 1)
+
+
+def weight_left(z):
+    """−log F of Gumbel's distribution, up to e^80."""
+    up = least(-z - EULER, 80)
+    e = exp(-size(up))
+    return where(up > 0, over(1, where(up > 0, e, 1)), e)
+
+
+class GumbelFarOut(Gumbel):
+    """The same with logarithms of its tails, of which the lower one falls as e^−e^−z."""
+
+    @staticmethod
+    def logarithm(z):
+        return -weight_left(z)
+
+    @staticmethod
+    def hazard(z):
+        w = weight_left(z)
+        return w, w * exp(-w)
+
+    @staticmethod
+    def log_below(z):
+        w = weight_left(z)
+        return -w, w
+
+    @staticmethod
+    def log_above(z):
+        w = least(weight_left(z), 0.7)
+        few = w < 1e-3
+        some = where(few, 1e-3, w)
+        bent = where(few, -w / 2, log(-expm1(-some) / some))
+        return bent - z - EULER, where(few, 1 - w / 2, some / expm1(some))
 
 
 class Again(links.ScalarLink):

@@ -202,9 +202,14 @@ def test_every_link_of_the_table_is_translated():
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("threshold", lambda x: kofn.soft_topk(x, 2)),
         ("price", lambda x: kofn.soft_knapsack(x, torch.ones(7), 2.0)),
-        ("temperature", lambda x: kofn.temperature_for(x, 2, gap=0.1)),
+        *(
+            pytest.param(name, function, marks=pytest.mark.full)
+            for name, function in {
+                "threshold": lambda x: kofn.soft_topk(x, 2),
+                "temperature": lambda x: kofn.temperature_for(x, 2, gap=0.1),
+            }.items()
+        ),
     ],
 )
 def test_without_translations_the_error_names_the_remedy(name, function, monkeypatch):
@@ -297,6 +302,7 @@ class ByNumPy:
         return np.min(x, tuple(axes), keepdims=bool(keepdims))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "link",
     [link if link == "entmax" else pytest.param(link, marks=pytest.mark.full) for link in LINKS],

@@ -276,7 +276,7 @@ TRANSFORMS = {
     "jit in jit": lambda n: jax.jit(jax.grad(jax.jit(total(n)))),
     "without jit": lambda n: jax.grad(total(n)),
 }
-QUICK = ("hessian", "vmap over k")
+QUICK = ("hessian",)
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,9 @@ def test_rows_spread_over_devices(names):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("soft_topk", "b, 5"),
-        pytest.param("hard", "b, 5", marks=pytest.mark.full),
-        *(pytest.param(n, "b, 5", marks=pytest.mark.full) for n in FUNCTIONS if n not in ORDINARY),
-        *(pytest.param(n, "b, n", marks=pytest.mark.full) for n in FUNCTIONS),
+        pytest.param(n, sizes, marks=() if (n, sizes) == ("hard", "b, 5") else pytest.mark.full)
+        for n in FUNCTIONS
+        for sizes in ("b, 5", "b, n")
     ],
 )
 def test_sizes_may_be_symbolic_in_an_exported_program(name, shape):

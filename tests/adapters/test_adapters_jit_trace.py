@@ -212,6 +212,7 @@ LOAD = """
 """
 
 
+@pytest.mark.full
 def test_a_saved_trace_runs_in_a_process_that_imports_kofn(tmp_path):
     torch.manual_seed(0)
     path, answer = str(tmp_path / "router.pt"), str(tmp_path / "answer.pt")

@@ -141,7 +141,8 @@ def test_memory_is_freed_by_the_way_back(name):
     with saved_tensors_hooks(pack, lambda holder: holder):
         answer = BY_RULE[name](x).sum()
         answer.backward()
-    gc.collect()
+    if any(holder() is not None for holder in kept):
+        gc.collect()
     assert answer.requires_grad  # the graph is still there, what it saved is not
     assert kept
     assert not any(holder() is not None for holder in kept)

@@ -202,7 +202,8 @@ OTHERS = {
 
 FULL = (
     *("softmax", "threshold", "variance", "log_prob", "log_entmax", "fenchel_young", "topk_loss"),
-    *("sparsemax_loss", "entmax_loss", "topk_cross_entropy"),
+    *("sparsemax_loss", "entmax_loss", "topk_cross_entropy", "sparse_softmax_loss", "entropy"),
+    *("log_soft_topk", "softmax_loss"),  # below, with a learned temperature
 )
 
 
@@ -410,6 +411,7 @@ def test_a_learned_alpha_goes_to_an_operator_that_asks_for_its_values(alphas, ca
         torch.testing.assert_close(found, eager, rtol=1e-10, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.full
 def test_links_of_ones_own_are_compiled_as_plain_operations():
     cauchy = kofn.Link(
         cdf=lambda z: 0.5 + torch.atan(z) / torch.pi, pdf=lambda z: 1 / (torch.pi * (1 + z * z))
@@ -427,6 +429,7 @@ class Entmax(torch.nn.Module):
         return kofn.entmax(x, self.alpha)
 
 
+@pytest.mark.full
 def test_a_float_of_a_module_is_an_alpha_where_shapes_are_dynamic():
     module, x = Entmax(), scores(2, 5)
     found = compiled(module, dynamic=True)
@@ -456,6 +459,7 @@ def test_gradients_of_logarithms_that_a_kernel_gives_up_on_are_finished():
         assert torch.isfinite(got).all()
 
 
+@pytest.mark.full
 def test_inductor_and_the_derivative_of_a_model():
     model = torch.nn.Linear(6, 8, dtype=torch.float64)
 

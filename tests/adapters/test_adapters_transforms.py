@@ -67,8 +67,20 @@ def scalar(function, weights=C):
 
 
 INDUCTOR = [
-    *("logistic", "gates"),
-    *(full(n) for n in ("threshold", "sum", "hard_topk", "softmax", "sparsemax", "entmax", "loss")),
+    "logistic",
+    *(
+        full(n)
+        for n in (
+            "gates",
+            "threshold",
+            "sum",
+            "hard_topk",
+            "softmax",
+            "sparsemax",
+            "entmax",
+            "loss",
+        )
+    ),
 ]
 
 
@@ -231,6 +243,7 @@ def test_a_link_made_inside_a_compiled_function_is_a_clear_error():
         jax.jit(g)(jnp.asarray(X.numpy()))
 
 
+@pytest.mark.full
 def test_a_link_of_ones_own_compiles():
     link = kofn.Link(
         torch.sigmoid,

@@ -46,6 +46,7 @@ def test_without_private_names_the_plain_operations_answer():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_the_compiler_keeps_its_checks_where_it_does_not_show_them():
     code = """
         import torch

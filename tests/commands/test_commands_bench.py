@@ -191,6 +191,7 @@ def test_the_floor_is_in_nanoseconds_of_an_entry(tmp_path, monkeypatch):
     assert "| ns per entry |" in page
 
 
+@pytest.mark.full
 def test_newton_in_a_bracket_is_right():
     case = cases.Case("router", (4, 24), 5)
     (one,) = (each for each in contenders.contenders(case) if "Newton" in each.name)

@@ -19,6 +19,7 @@ from kofn.commands.compare import compare as measures
 from kofn.commands.compare import table
 from kofn.commands.compare.compare import compare
 from kofn.commands.compare.maps import MAPS, Map, serving
+from support import full_but
 
 FILES = ["compare.json", "compare.png"]
 X = np.random.default_rng(0).normal(size=(3, 6))
@@ -150,14 +151,18 @@ def test_with_k_1_the_maps_have_the_names_people_know(here):
     assert "KSubset" not in result.stdout
 
 
-def test_infinite_equal_and_far_scores_can_be_compared(here, monkeypatch):
+FAR = "3e305 -1e305 2 1\n1e-300 0 2e-300 5e-300"
+
+
+@pytest.mark.parametrize(
+    "text", full_but((FAR,), ("1 1 1 1", "3 -inf 2 1\n1 0 inf 2", FAR, "3e305 -1e305 2e304 1e303"))
+)
+def test_infinite_equal_and_far_scores_can_be_compared(here, monkeypatch, text):
     monkeypatch.setattr(measures, "CURVE_POINTS", 5)
-    far = "3e305 -1e305 2 1\n1e-300 0 2e-300 5e-300"
-    for text in ("1 1 1 1", "3 -inf 2 1\n1 0 inf 2", far, "3e305 -1e305 2e304 1e303"):
-        result = run("compare", "-k", 2, "--force", send=text)
-        assert result.exit_code == 0, result.output
-        found = json.loads((here / "kofn-compare" / "compare.json").read_text())
-        assert all(each["means"]["sum"] == pytest.approx(2) for each in found["maps"])
+    result = run("compare", "-k", 2, send=text)
+    assert result.exit_code == 0, result.output
+    found = json.loads((here / "kofn-compare" / "compare.json").read_text())
+    assert all(each["means"]["sum"] == pytest.approx(2) for each in found["maps"])
 
 
 def test_measures_are_those_of_the_dense_jacobian():

@@ -20,6 +20,7 @@ from kofn.commands import app, terminal
 from kofn.commands import files as _files
 from kofn.commands.apply import command as commands
 from kofn.commands.compare.compare import compare
+from support import full_but
 
 LONG = "n" * 300
 
@@ -268,9 +269,7 @@ def test_progress_begins_at_nothing_done(monkeypatch, bars, last):
     assert sorted(seen) == seen
 
 
-@pytest.mark.parametrize(
-    "width", [24, 80, 200, *(pytest.param(width, marks=pytest.mark.full) for width in (40, 60))]
-)
+@pytest.mark.parametrize("width", full_but((24, 200), (24, 40, 60, 80, 200)))
 def test_narrow_terminals_get_whole_numbers(here, monkeypatch, width):
     """A table that is too wide becomes several, with some columns each."""
     monkeypatch.setenv("COLUMNS", str(width))

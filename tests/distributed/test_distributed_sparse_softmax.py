@@ -9,6 +9,7 @@ from torch import distributed
 import kofn
 from kofn import losses, metrics
 from ranks import run_on_ranks
+from support import full_but
 from test_distributed import close, counted, mine, rows
 
 pytestmark = pytest.mark.skipif(
@@ -147,7 +148,7 @@ def test_sets_in_several_processes(tmp_path, size):
 
 
 @pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="in jax.experimental before 0.6")
-@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("tracked", full_but((False,), (False, True)))
 def test_sets_along_an_axis(tracked):
     part, whole = jax.sharding.PartitionSpec(None, None, "i"), jax.sharding.PartitionSpec()
     size = max(n for n in (1, 2, 4) if n <= jax.device_count())
@@ -161,7 +162,7 @@ def test_sets_along_an_axis(tracked):
         )
 
     f = kofn.distributed
-    for of in (SETS[0], SETS[2], SETS[-1]):
+    for of in (SETS[0], SETS[-1]):
         softmax = over_axis(lambda x, of=of: f.sparse_softmax(x, axis_name="i", **of), part)
         loss = over_axis(
             lambda x, of=of: f.sparse_softmax_loss(

@@ -29,7 +29,9 @@ EXTRAS = re.compile(
             name,
             block,
             id=f"{name} line {block.line}",
-            marks=[pytest.mark.extras] if EXTRAS.search(block.code) else [],
+            marks=[pytest.mark.extras] * bool(EXTRAS.search(block.code))
+            # The export takes ten seconds, and has tests of its own.
+            + [pytest.mark.full] * ("onnxruntime" in block.code),
         )
         for name, page in PAGES.items()
         for block in blocks(page)

@@ -93,6 +93,7 @@ def test_torch_has_second_derivatives_in_every_order(link):
         _check(np.array(rows), link, each)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("link", full_but(TWO_TAILS[-1:], TWO_TAILS))
 def test_jax_has_second_derivatives_in_every_order(link):
     jax = pytest.importorskip("jax")

@@ -45,6 +45,7 @@ def gradient(framework, answer, spread, dtype):
     return framework.vjp(lambda t: answer(x, t, v, costs).sum(), (t,), total)[0]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("framework", "spread"),
     [

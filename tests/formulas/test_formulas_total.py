@@ -56,7 +56,7 @@ def test_the_promise_holds_with_a_margin_of_2():
         assert 2 * bound <= TOTAL[dtype]
 
 
-@pytest.mark.parametrize("link", full_but(("logistic", "normal", POWERS[0]), (*LINKS, *POWERS)))
+@pytest.mark.parametrize("link", full_but(POWERS[:1], (*LINKS, *POWERS)))
 def test_on_jax(link, rng, monkeypatch):
     """In array code, where no number is a float64."""
     import jax

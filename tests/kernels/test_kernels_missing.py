@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from support import full_but
+
 WITHOUT_NUMBA = """
     import importlib.metadata
     import sys
@@ -62,7 +64,7 @@ def run(code, **environment):
 
 
 @pytest.mark.usefixtures("kernels_on")
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", full_but(("segments", "torch"), FIRST))
 def test_the_first_call_without_numba_says_so_and_no_other(name):
     framework = {"compiled": "torch"}.get(name, name)
     load = f"import {framework}" if framework in ("torch", "jax") else ""

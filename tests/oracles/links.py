@@ -10,6 +10,7 @@ import numpy as np
 from mpmath import exp, mpf
 
 DIGITS = 60
+EQUAL = mpf(10) ** -30
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -58,15 +59,17 @@ def omega(name: str) -> Function:
 
 
 def logs(name: str) -> tuple[Function, Function, Function]:
-    """log F, log(1 − F) and log F′, with the digits that a tail takes."""
+    """log F, log(1 − F) and log F′, with the digits that a tail takes: more change nothing."""
 
     def of(what: Function) -> Function:
         def log(z: mpmath.mpf) -> mpmath.mpf:
-            for digits in (DIGITS, 8 * DIGITS, 64 * DIGITS):
+            before = mpf(0)
+            for digits in (DIGITS, 2 * DIGITS, 8 * DIGITS, 64 * DIGITS):
                 with mpmath.workdps(digits):
                     found = what(z)
-                    if found > mpf(10) ** (40 - digits):
+                    if found > mpf(10) ** (40 - digits) or abs(found - before) < before * EQUAL:
                         return mpmath.log(found)
+                    before = found
             return -mpmath.inf
 
         return log

@@ -20,7 +20,7 @@ from kofn.projections import (
     projection_sparse_vector,
 )
 from oracles.projections import close, oracle_box_section, oracle_simplex
-from support import Framework
+from support import Framework, full_but
 
 FRAMEWORKS = ["numpy", "torch", "jax"]
 INF, NAN = math.inf, math.nan
@@ -210,7 +210,7 @@ def test_jacobians_are_exact(name):
     assert torch.autograd.gradgradcheck(function, arguments(), fast_mode=True)
 
 
-@pytest.mark.parametrize("name", DIFFERENTIATED)
+@pytest.mark.parametrize("name", full_but([*DIFFERENTIATED][1::2], DIFFERENTIATED))
 def test_jax_has_the_same_points_and_jacobians(name):
     function, arguments = DIFFERENTIATED[name]
     given = arguments()
@@ -225,7 +225,7 @@ def test_jax_has_the_same_points_and_jacobians(name):
         close(each, slope.numpy(), 10, "float32")
 
 
-@pytest.mark.parametrize("name", DIFFERENTIATED)
+@pytest.mark.parametrize("name", full_but([*DIFFERENTIATED][::3], DIFFERENTIATED))
 def test_transforms_and_the_compiler_take_them(name):
     function, arguments = DIFFERENTIATED[name]
     given = arguments()

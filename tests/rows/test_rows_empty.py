@@ -74,12 +74,16 @@ def test_an_empty_answer_has_the_graph_of_each_input(call, entries, rows):
 
 
 SCORES = ("scores", "logits", "cosines")
-MASKED = [
+_MASKED = [
     (call, how)
     for call in CALLS
     if call.learned and "torch" in call.frameworks and ".nn." not in call.name
     for how in ("mask", "-inf")
     if ("mask" in call.arguments if how == "mask" else call.first in SCORES)
+]
+MASKED = [
+    pytest.param(*one, marks=pytest.mark.full if place % 3 else ())
+    for place, one in enumerate(_MASKED)
 ]
 
 

@@ -29,7 +29,7 @@ def run(name, framework, share, seconds):
 
 @pytest.mark.parametrize(("name", "framework"), [("soft", "numpy"), ("alphas", "torch")])
 def test_a_sample_of_the_sweep_ends(name, framework):
-    run(name, framework, 0.005, 300)
+    run(name, framework, 0.002, 300)
 
 
 @pytest.mark.full

@@ -64,7 +64,7 @@ def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequenc
         from kofn.adapters.jax import answers
 
         return answers.answer(operation, rows, arrays, settings)
-    backend = _serving(operation, rows, "numpy")
+    backend = serving(operation, rows, "numpy")
     if backend is None:
         return None
     own = _with_slopes(operation, settings, 0)
@@ -124,7 +124,7 @@ def _of_torch(
     if alpha is not None and type(alpha) is not float:
         operation, rows = _of_each_alpha(operation), rows.wide()
     if state.is_plain(x):
-        backend = _serving(operation, rows, "torch")
+        backend = serving(operation, rows, "torch")
         if backend is None:
             return None
         dense = type(rows) is not Given or type(rows.form) is Form or rows.over is DENSE
@@ -167,7 +167,7 @@ def _of_each_alpha(operation: Operation) -> Operation:
     return declared
 
 
-def _serving(operation: Operation, rows: Any, kind: str) -> Any:
+def serving(operation: Operation, rows: Any, kind: str) -> Any:
     """Return the kernels for these rows, which nothing traces or transforms; or None."""
     link = rows.link if operation.has_link else None
     if type(rows) is Given and type(rows.form) is not Form and _is_hidden(rows):

@@ -62,7 +62,8 @@ class RowKernels(Protocol):
     where θ is known; a backend need not have it."""
 
     values: Any
-    """(x, θ, k, temperature, link) -> S_k and its slope in the temperature, (2, …); or None."""
+    """(x, θ, k, temperature, link) -> S_k, its slope in the temperature and, if the backend has it,
+    that in k, (2 or 3, …); or None."""
 
     losses: Any
     """(x, target, k, temperature, link, likely, wanted, known, of_alpha) -> (losses, p − t, whether
@@ -175,6 +176,20 @@ class NoiseKernels(Protocol):
 
     def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
+
+    def largest(self, x: Array, temperature: Array | float, link: Any) -> Any:
+        """Return the chances p of rows that `contract.on_lattice` and have no NaN or +inf.
+
+        These serve in the place of `spread` and `product` there.
+        """
+
+    def cotangents(
+        self, x: Array, temperature: Array | float, link: Any, v: Array, *p: Array
+    ) -> tuple[Any, Any]:
+        """Return the cotangents of scores and temperatures, from v, those of p.
+
+        Where p is given, and 0, v is not read.
+        """
 
 
 class KnapsackKernels(Protocol):

@@ -7,6 +7,7 @@ what they have in common, and `formulas.py` of a backend makes theirs of that fi
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any, NamedTuple
 
 from kofn.links.kind import Kind
@@ -41,8 +42,11 @@ assert [traits.kind.number for traits in KINDS] == [*range(len(KINDS))], "a numb
 
 FIRST_OWN = FIRST
 """From this number on, links are a user's own."""
+SHARED = FIRST - 1
+"""In the place of such a number: of the code that all of these links share."""
 NEXT = len(KINDS)
-"""The number that each of these has in compiled code of its own."""
+"""The number that each of these has in compiled code of its own; in shared code it has one of these
+and of the next ones, by its `ways_of`."""
 
 LOGISTIC, LAPLACE, NORMAL, EXPONENTIAL, LINEAR, SQUARE, POWER = range(7)
 """A kernel knows more of these links than their files say."""
@@ -62,6 +66,8 @@ TWO_TAILS, BOUNDED, CAPPED = map(_with, ("two_tails", "bounded", "capped"))
 OCTAVES = tuple(traits.kind.number for traits in KINDS if traits.kind.octaves)
 EDGES = tuple(float(TABLE[traits.link].inner.edge) for traits in KINDS)
 """Where z is counted from; for entmax, at α = 1.5."""
+LATTICES = tuple(each.kind.number for each in KINDS if each.kind.lattice)
+"""Links that are smooth as noises, so that in float32 no nodes are found for them."""
 BY_LOGS = 2
 """The order of a step on the logs of two tails."""
 LAST_STEPS = {3: (1.5e-3, 1.8e-6), 2: (1e-4, 4.5e-9), 0: (0.0, 0.0)}
@@ -90,6 +96,11 @@ def kind_of(link: Any) -> int | None:
     return SPECIAL_ALPHA.get(alpha, POWER if is_general(alpha) else None)
 
 
+def on_lattice(x: Any, link: Any) -> bool:
+    """Return whether kernels for noises, if they serve, take these scores without nodes."""
+    return x.dtype.itemsize == 4 and kind_of(link) in LATTICES
+
+
 def kind_of_rows(link: Any) -> int | None:
     """Return the same; for rows with an alpha each, which all have to be general, POWER."""
     alpha = link.alpha
@@ -113,6 +124,33 @@ def number_of(link: Any) -> int:
     """Return the number of a user's own link, which it has among those; see compiler/own.py."""
     number: int = link.number
     return number
+
+
+class Ways(NamedTuple):
+    """What a search needs to know of a user's own link before it runs."""
+
+    two_tails: bool
+    octaves: bool
+    knows_omega: bool
+    steps: tuple[int, float, float]
+    """The `order`, `steps` and `checked` of its kind."""
+
+
+_STEPS = (3, 1.0, 2.0**-5), (2, 1.0, 0.0), (0, 1.0, 0.0)
+_STEPS_TO_AN_END = (0, 3.0, 2.0**-4), (0, 6.0, 0.0)
+WAYS = (
+    *(Ways(True, *each) for each in product((False, True), (False, True), _STEPS)),
+    *(Ways(False, False, *each) for each in product((False, True), _STEPS_TO_AN_END)),
+)
+"""All that there are, as links/scalar.py makes them."""
+
+
+def ways_of(number: int) -> Ways:
+    """Return those of a user's own link."""
+    link = OWN[number]
+    (kind,) = link.kinds
+    steps = kind.order, kind.steps, kind.checked
+    return Ways(link.end is None, kind.octaves, "omega" in kind.formulas, steps)
 
 
 def link_of(kind: int, alpha: float) -> Any:

@@ -17,9 +17,12 @@ NEEDS = {"LOGARITHMS": ("logarithm", "hazard")}
 
 def serves(kernels: Any, link: ScalarLink, offered: str) -> bool:
     """Return whether kernels that offer this take a link, and warn once if its formulas are why."""
-    if not getattr(getattr(kernels, "layout", None), "SERVES_OWN", False):
+    asked = getattr(kernels, "why_not", None)  # a GPU's
+    if asked is None and getattr(getattr(kernels, "layout", None), "SERVES_OWN", False):
+        asked = why_not
+    if asked is None:
         return False
-    reason = _reason(link.number, repr(link))
+    reason = _reason(asked, link.number, repr(link))
     return reason is None and {*NEEDS.get(offered, ())} <= {*link.kinds[0].formulas}
 
 
@@ -33,8 +36,8 @@ def why_not(number: int) -> str | None:
 
 
 @cache
-def _reason(number: int, link: str) -> str | None:
-    reason = why_not(number)
+def _reason(asked: Any, number: int, link: str) -> str | None:
+    reason: str | None = asked(number)
     if reason is not None:
         warnings.warn(
             f"array code serves {link}, tens of times slower than compiled code: {reason}",

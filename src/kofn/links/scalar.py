@@ -42,9 +42,9 @@ class ScalarLink(OfFormulas):
 
     The formulas are static methods, in the words of `kofn.links.vocabulary`, comparisons and
     arithmetic. `tail` is needed; others are made of it, or serve accuracy and speed. NumPy,
-    PyTorch and JAX call the formulas as they are; where Numba is installed, compiled code for NumPy
-    arrays and CPU tensors is made of them, as of the built-in links. Call the class without
-    arguments to make the link: it is the same object each time.
+    PyTorch and JAX call the formulas as they are; compiled code is made of them, as of the built-in
+    links, by Numba, where it is installed, for NumPy arrays and CPU tensors, and by Triton for a
+    GPU. Call the class without arguments to make the link: it is the same object each time.
 
     Formulas, of z = (x − θ)/T:
         tail(z): (the smaller of F and 1 − F; whether F > ½; F′; F″).

@@ -85,6 +85,10 @@ class TwoTails(OfFormulas, BuiltIn):
 
     _infinite_tails = True
 
+    @property
+    def integral_is_known(self) -> bool:
+        return "integral" in self.kinds[0].formulas
+
     def log_pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         upper = self.above_half(z)

@@ -6,14 +6,17 @@ from typing import Any
 
 from kofn import links
 from kofn.adapters import route
+from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.kinds import Array
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
 from kofn.links import Link, table
+from kofn.losses import at_once
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
 from kofn.operations.losses import LOSS, PLAIN_LOSS
+from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -117,17 +120,30 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
-        halves=True,
-    )  # fmt: skip
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    found: Any = reduced_at_once(
+        TRUNCATED_LOSS, (None, None), ("exponential", None), *given, **options
+    )
+    if found is None:
+        found = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    checked, labels = prepared(*given, spread_one=True, halves=True, **options)
     with checked.form.quiet():
-        loss: Any = of_labels.likelihoods(checked, labels)
-        if loss is not None:
-            return reduced(loss, labels, reduction, unlimited=True)
-        log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
-        return cross_entropy(log_p, labels, reduction)
+        return loss_of_rows(checked, labels, reduction, True)  # type: ignore[no-any-return]
+
+
+def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -> Any:
+    """Return the loss of checked rows: their cross-entropy if `likely`, else of their link."""
+    if not likely:
+        loss = weighted(_losses(checked, labels), labels)
+        return reduced(loss, labels, reduction, unlimited=True)
+    loss = of_labels.likelihoods(checked, labels)
+    if loss is not None:
+        return reduced(loss, labels, reduction, unlimited=True)
+    log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
+    return cross_entropy(log_p, labels, reduction)
 
 
 def sparsemax_loss(
@@ -207,8 +223,9 @@ def entmax_loss(
         np.float64(0.0617)
     """
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    link = links.entmax(alpha)
-    return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
+    return _loss(
+        scores, target, "entmax", temperature, dim, mask, reduction, alpha=alpha, **options
+    )
 
 
 def topk_loss(
@@ -274,17 +291,22 @@ def _loss(
     dim: int,
     mask: Array | None,
     reduction: str,
+    alpha: Any = None,
     **options: Any,
 ) -> Any:
-    """Return the Fenchel–Young loss of any link and target."""
-    link = table.resolve(link)
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction, link=link, halves=True, **options
-    )
+    """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    found: Any = reduced_at_once(LOSS, (0,), (link, alpha), *given, **options)
+    if found is not None:
+        return found
+    link = table.resolve(link) if alpha is None else links.entmax(alpha)
+    found = at_once.answer(*given, again=loss_of_rows, link=link, **options)
+    if found is not None:
+        return found
+    checked, labels = prepared(*given, link=link, halves=True, **options)
     with checked.form.quiet():
         require_integral(link, scores)
-        loss = weighted(_losses(checked, labels), labels)
-        return reduced(loss, labels, reduction, unlimited=True)
+        return loss_of_rows(checked, labels, reduction, False)
 
 
 def _losses(checked: Given, labels: Target) -> Array:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from kofn.adapters import route
+from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
+from kofn.losses import at_once
 from kofn.losses.reduced import missed, reduced
 from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
 from kofn.operations.logarithms import LOG_AT_LABELS, LOG_WEIGHTS
@@ -75,27 +77,37 @@ def topk_cross_entropy(
         >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
         np.float64(0.7844)
     """
-    link = table.resolve(link)
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
-        link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
-    )  # fmt: skip
-    shares = _distribution(k, checked.n)
-    with checked.form.quiet():
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    if type(k) is int:
+        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options, k=k)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+    options["link"] = link = table.resolve(link)
+
+    def total(checked: Given, labels: Target | None = None) -> Any:
         total: Any = None
-        for number, share in shares:
+        for number, share in _distribution(k, checked.n):
             one = _logarithms(checked._replace(k=float(number)), labels)
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
-        return missed(total, labels, reduction, unlimited=True)
+        return total
+
+    found: Any = at_once.of_values(total, *given, halves=False, **options)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    checked, labels = prepared(*given, **options)
+    with checked.form.quiet():
+        return missed(total(checked, labels), labels, reduction, unlimited=True)
 
 
-def _logarithms(given: Given, target: Target) -> Any:
+def _logarithms(given: Given, target: Target | None) -> Any:
     """Return log p of rows: of their labels, if there is one each, or of all entries."""
     numbers = type(given.temperature) is float and type(given.link.alpha) in (float, type(None))
     usual = given.form.kind == "torch" and not given.is_half and given.over is DENSE
-    if usual and numbers and target.labels is not None and is_at_hand(given.scores):
-        found = route.by_kernel(LOG_AT_LABELS, given, target.labels)
+    labels = None if target is None else target.labels
+    if usual and numbers and labels is not None and is_at_hand(given.scores):
+        found = route.by_kernel(LOG_AT_LABELS, given, labels)
         if found is not None:
             return found
     return route.answer(LOG_WEIGHTS, given)
@@ -142,15 +154,28 @@ def epsilon_cross_entropy(
         np.float64(6.9108)
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction, link=table.resolve(link),
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    options: Any = dict(
+        link=table.resolve(link), weight=weight, label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
     )  # fmt: skip
+
+    def available(checked: Given) -> Any:
+        playing: Any = ~deleted(checked.scores)
+        return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
+
+    def terms(checked: Given) -> Any:
+        xp, p = checked.form.xp, _weights(checked)
+        return xp.log(p + epsilon) - xp.log1p(available(checked) * epsilon)[..., None]
+
+    found: Any = at_once.of_values(terms, *given, halves=False, **options)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    checked, labels = prepared(*given, **options)
     xp = checked.form.xp
     with checked.form.quiet():
         k, p = labels.number(), _weights(checked, labels)
-        n = xp.sum(cast(~deleted(checked.scores), k.dtype), axis=-1)
-        whole = xp.log1p(n * epsilon / xp.where(k > 0, k, 1.0))
+        whole = xp.log1p(available(checked) * epsilon / xp.where(k > 0, k, 1.0))
         loss = xp.where(k == 0, 0.0, whole - mean_over_labels(labels, xp.log(p + epsilon)))
         return reduced(weighted(loss, labels), labels, reduction)
 
@@ -190,10 +215,12 @@ def accuracy_loss(
         >>> accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7054)
     """
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
-        link=table.resolve(link), weight=weight, ignore_index=ignore_index, halves=True,
-    )  # fmt: skip
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    options: Any = dict(link=table.resolve(link), weight=weight, ignore_index=ignore_index)
+    found: Any = at_once.of_values(_weights, *given, **options)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    checked, labels = prepared(*given, halves=True, **options)
     with checked.form.quiet():
         return missed(_weights(checked, labels), labels, reduction)
 
@@ -244,8 +271,10 @@ def perturbed_accuracy_loss(
         return missed(checked.form.entries(p), labels, reduction)
 
 
-def _weights(checked: Given, labels: Target) -> Any:
-    """Return the weights of soft_topk for as many as a row has labels."""
+def _weights(checked: Given, labels: Target | None = None) -> Any:
+    """Return the weights of soft_topk for as many as a row has labels, or for one."""
+    if labels is None:
+        return route.answer(*wide_weights(checked))
     if labels.labels is None or labels.used is not None or labels.valid is not None:
         checked = checked._replace(k=labels.number())
     return route.answer(*wide_weights(checked))

@@ -150,7 +150,7 @@ def _target_of(
         labels = Target(x, divided_as(form.entries(stop_gradient(adopt(target, scores))), x))
     if weight is not None:
         check_class_weights(weight, scores, form.n)
-        labels = _weighted(labels, class_weights(weight, form.n, labels.like()))
+        labels = with_class_weights(labels, class_weights(weight, form.n, labels.like()))
     return _smoothed(labels, smoothing, spread_one) if smoothing else labels
 
 
@@ -185,7 +185,7 @@ def _check_labels(known: Array, ignored: int, n: int) -> None:
         )
 
 
-def _weighted(target: Target, by_class: Array) -> Target:
+def with_class_weights(target: Target, by_class: Array) -> Target:
     xp = namespace(by_class)
     if target.labels is not None:
         each = of_places(by_class, target.labels)

@@ -92,12 +92,17 @@ def _at_labels(backend: Backend, given: Given, labels: Array) -> tuple[Array, Ar
 def _at_labels_back(
     backend: Backend, given: Given, cotangent: Any, labels: Any, theta: Any
 ) -> tuple[Array, Array | None]:
-    """Pull back through p, whose way back is shorter, for ∂ log p = ∂p/p.
+    """Pull back by a kernel that knows the label alone, else by one of p, for ∂ log p = ∂p/p.
 
-    Not where p is small, as its digits come from e^z, nor where its slope underflows.
+    Not by p where it is small, as its digits come from e^z, nor where its slope underflows.
     """
     k, temperature, link = given[1:4]
     x: Any = given.scores
+    known_label = getattr(backend, "label_gradients", None)
+    if known_label is not None:
+        in_x, lost = known_label(x, labels, cotangent, theta, temperature, link)
+        if not lost:
+            return in_x, None
     at = labels[..., None]
     z = ((x.gather(-1, at) - theta[0][..., None]) - theta[1][..., None]) / temperature
     p = link.cdf(z)

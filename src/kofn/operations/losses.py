@@ -110,8 +110,9 @@ def pulled_back(
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
-    each = cotangent / temperature
-    in_t = None if lever is None or type(temperature) is float else -each * lever
+    number = type(temperature) is float
+    each = cotangent if number and temperature == 1 else cotangent / temperature
+    in_t = None if lever is None or number else -each * lever
     return _scaled(given.over.expand(each), residual, dtype), in_t
 
 

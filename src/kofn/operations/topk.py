@@ -136,10 +136,12 @@ def _value(backend: Backend, given: Given, slopes: int) -> Any:
         answer = backend.values(x, threshold_of(backend, given), *rest)[0]
         return answer.clone() if is_torch(x) else answer, None, None, None
     p, theta = weights_by_kernel(backend, given)
-    answer, in_t = backend.values(x, theta, *rest)
-    center = theta.sum(0) - given.temperature * given.link.edge
-    # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
-    return answer.clone(), p, center.masked_fill(center.isinf(), 0.0), in_t.clone()
+    answer, in_t, *of_k = (each.clone() for each in backend.values(x, theta, *rest))
+    if not of_k:
+        center = theta.sum(0) - given.temperature * given.link.edge
+        # If nothing or everything is chosen, θ is infinite and S_k is constant in k.
+        of_k = [center.masked_fill(center.isinf(), 0.0)]
+    return answer, p, of_k[0], in_t
 
 
 VALUE = Operation(

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pytest
 
 import kofn
+import own_links
 from kofn.kernels import contract
 
 try:
@@ -21,22 +22,24 @@ try:
     from triton.compiler import ASTSource
 
     from kofn.kernels.gpu.choice import programs as choices
-    from kofn.kernels.gpu.rows import answers, formulas, many_programs, one_program
+    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, one_program
     from kofn.kernels.gpu.rows import launch as gpu
+    from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
     from kofn.kernels.gpu.subsets import programs
 except ImportError:
     pytest.skip("Triton has no release for this system", allow_module_level=True)
 
 HERE = Path(__file__).parent
+full = pytest.mark.full
 
 
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices"), "not full"),
+        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices", "own"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
-        pytest.param(("bounds", "subsets", "losses"), "full", marks=pytest.mark.full),
+        pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
     ids=["part", "rest of rows", "rest"],
 )
@@ -132,7 +135,7 @@ def constants_of(kernel, kind, n):
 
 
 SHAPES = [(16, 80), (64, 90), (1024, 90), (4096, 80), (4096, 90)]
-ORDINARY = {(contract.NORMAL, 4096, 80, "*fp32"), (contract.LOGISTIC, 4096, 90, "*bf16")}
+ORDINARY = {(contract.LOGISTIC, 4096, 90, "*bf16")}
 HALVES = ("*bf16", "*fp16")
 EVERY = [(kind, n, sm, "*fp32") for kind in formulas.SERVED for n, sm in SHAPES]
 EVERY += [
@@ -185,16 +188,39 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
         assert not re.search(r"\bD(ADD|MUL|FMA)\b", code)  # a float64 costs 2 to 64 of float32
 
 
+OF_OWN = [
+    pytest.param(
+        *(link, name, n, sm),
+        id=f"{link.__name__}-{name}-{n}-{sm}",
+        marks=() if (link.__name__, name, n) == ("GumbelFarOut", "backward", 64) else full,
+    )
+    for link in (own_links.GumbelFarOut, own_links.Student, own_links.Again, own_links.Square)
+    for name in ("forward", "backward")
+    for n, sm in SHAPES
+]
+
+
+@pytest.mark.parametrize(("link", "name", "n", "sm"), OF_OWN)
+def test_links_of_a_users_own_compile_to_registers_alone(link, name, n, sm, compiled):
+    kernel = getattr(one_program, name)
+    warps, constants = constants_of(kernel, own_of(link().inner.number), n)
+    found, code = compiled(kernel, sm, warps, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert found["REG"] <= 80
+    assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", code)
+
+
 ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)
 RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
 ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
-    (answers.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
-    (answers.losses, answers.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
-    (answers.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
-    (answers.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
+    (losses.losses, losses.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
+    (losses.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
+    (losses.likelihoods, (None,), dict(WANTED=True, **RATED)),
+    (losses.missed, (None,), dict(BY_CLASS=True)),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
@@ -217,13 +243,13 @@ OF_ANSWERS = [
 )  # fmt: skip
 def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
     warps, constants = constants_of(kernel, kind, n)
-    registers = gpu.WIDER if kernel.__module__ == answers.__name__ else 80
+    registers = gpu.WIDER if kernel.__module__ != choices.__name__ else 80
     constants = {name: v for name, v in constants.items() if v is not None} | more
     target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)
-    if kernel is not choices.hard:
-        of_counts = dict(indices_at="*i64", counts_at=("*i64", "*i64"))
-        types |= dict(out_at="*i64", k="i32") | of_counts
+    types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
+    if kernel in (choices.largest, choices.tally):
+        types |= dict(out_at="*i64", k="i32")
     found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)

@@ -32,7 +32,7 @@ def lines_of_the_page():
 
 def test_the_page_has_what_is_counted():
     """A few functions here; `python -m benchmarks.gpu.counted --write` counts all."""
-    names = ("torch.softmax", "soft_topk", "soft_topk, hard", "topk_gates", "softmax_loss", "topk")
+    names = ("torch.softmax", "soft_topk", "topk_gates")
     found = counted(*names)
     assert len(found) == len(names)
     page = lines_of_the_page()
@@ -50,6 +50,34 @@ def test_a_map_is_one_launch_forward_and_one_backward():
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines_of_the_page()}
     for name in ("soft_topk", "softmax", "sparsemax", "entmax"):
         assert cells[name][2].strip() == cells[name][5].strip() == "1 (1)"
+
+
+ABOVE = {
+    *("soft_topk, k and T learned", "soft_topk_threshold", "sparse_softmax", "sparse_softmax, p"),
+    *("taylor_softmax", "quantile", "quantile, temperature", "soft_knapsack"),
+    *("soft_knapsack, costs fixed", "soft_knapsack, hard", "soft_knapsack_threshold"),
+    *("soft_knapsack_value", "soft_assignment", "soft_assignment, hard"),
+    *("soft_assignment_prices", "epsilon_cross_entropy", "sparse_softmax_loss"),
+    *("am_softmax", "arcface"),
+}
+
+
+def test_what_is_above_its_bound_is_known():
+    """The page says below its table what each of these takes."""
+    found = set()
+    for line in lines_of_the_page():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        launches = [int(cells[i].split()[0].replace(",", "")) for i in (1, 4) if cells[i]]
+        if cells[7] and max(launches) > int(cells[7]):
+            found.add(cells[0])
+    assert found == ABOVE
+
+
+def test_roads_that_are_new_have_no_times():
+    from benchmarks.gpu.counted import ANEW
+
+    cells = {line.split("|")[1].strip(): line.split("|") for line in lines_of_the_page()}
+    assert all(not "".join(cells[name][9:11]).strip() for name in ANEW)
 
 
 def test_the_page_has_the_times_that_are_kept():

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from kofn import links, soft_assignment
-from pairs import pairwise
-from support import BOUNDED, LINKS
+from support import BOUNDED, LINKS, every_link
 
 STEP = 1e-6
 
@@ -45,7 +44,9 @@ DRAWINGS = [(seed, shape, t) for seed, t in ((0, 0.1), (1, 20.0)) for shape in (
 """Seeds, shapes, and temperatures: hard, and soft."""
 
 
-@pairwise(link=LINKS, first=(None, 0.0, 1.0), drawing=DRAWINGS)
+@pytest.mark.parametrize("first", [None, 0.0, 1.0])
+@pytest.mark.parametrize("drawing", DRAWINGS)
+@every_link
 def test_a_derivative_lies_between_one_sided_differences_or_is_0_in_a_margin(link, drawing, first):
     seed, shape, temperature = drawing
     moved = 0

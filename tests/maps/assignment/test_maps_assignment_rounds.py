@@ -98,7 +98,11 @@ def test_they_have_the_derivatives_of_the_rounds():
     np.testing.assert_allclose(np.asarray(grad), x.grad, atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["capacity", "equal shares"])
+@pytest.mark.parametrize(
+    "shared",
+    [False, pytest.param(True, marks=pytest.mark.full)],
+    ids=["capacity", "equal shares"],
+)
 def test_columns_grow_with_k_in_derivatives_too(shared):
     """The sum of the columns follows that of k, where one number of k changes alone."""
     x = torch.tensor(SCORES[:5, :3])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import kofn
 from kofn.maps.ordered.interpolated import INTERPOLATIONS
-from pairs import pairwise
 from support import Framework
 
 INF, NAN = math.inf, math.nan
@@ -109,19 +108,16 @@ def test_quantiles_are_those_of_each_segment(framework, interpolation, **how):
     check_quantiles(framework, interpolation, **how)
 
 
-@pairwise(
-    interpolation=INTERPOLATIONS,
-    columns=[(), (3,)],
-    several=[False, True],
-    masked=[False, True],
-    ignore_nan=[False, True],
-    temperature=[0.0, 0.3],
-    seed=[2, 3],
-)
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("columns", [(), (3,)])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("ignore_nan", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_on_jax_quantiles_are_those_of_each_segment(
     interpolation, columns, several, masked, ignore_nan, temperature, seed
 ):
-    """In pairs, for XLA compiles each anew, for a second."""
     how = seed, columns, several, masked, ignore_nan, temperature
     check_quantiles("jax", interpolation, *how)
 

@@ -277,6 +277,7 @@ def test_copies_and_averages_have_the_mask_too():
     assert alive(averaged.module) == alive(model)
 
 
+@pytest.mark.full
 @each_compiler
 def test_it_compiles_as_one_graph(backend):
     torch._dynamo.reset()

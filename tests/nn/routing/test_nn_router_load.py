@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from kofn import nn
 from kofn.nn.routing import base
 from kofn.nn.routing.state import SelectionBias
+from support import full_but
 from test_nn_router import E, H, K, T, own_seed, router
 
 __all__ = ["own_seed"]  # a fixture
@@ -67,7 +68,7 @@ def test_checkpointing_counts_once(use_reentrant):
     assert net.running.updates == 1
 
 
-@pytest.mark.parametrize("outermost", ["compiled", "checkpoint"])
+@pytest.mark.parametrize("outermost", full_but(("checkpoint",), ("compiled", "checkpoint")))
 def test_compiled_code_and_checkpoints_count_once(outermost):
     torch._dynamo.reset()
     net, x = router("budget"), torch.randn(T, H, requires_grad=True)

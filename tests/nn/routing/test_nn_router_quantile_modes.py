@@ -53,10 +53,7 @@ def test_compiled_code_and_checkpoints_count_once(way, outermost):
 
 @pytest.mark.parametrize(
     "way",
-    [
-        way if way in ("exact", "bins") else pytest.param(way, marks=pytest.mark.full)
-        for way in WAYS
-    ],
+    [way if way == "exact" else pytest.param(way, marks=pytest.mark.full) for way in WAYS],
 )
 def test_it_compiles_as_one_graph_and_keeps_addresses(way):
     torch._dynamo.reset()

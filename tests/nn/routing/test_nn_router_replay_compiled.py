@@ -65,7 +65,13 @@ def test_one_program_serves_every_replay(balance):
     assert torch.equal(record.indices, wanted.indices)
 
 
-@pytest.mark.parametrize("outermost", ["compiled", "checkpoint", "reentrant checkpoint"])
+@pytest.mark.parametrize(
+    "outermost",
+    [
+        "reentrant checkpoint",
+        *(pytest.param(one, marks=pytest.mark.full) for one in ("compiled", "checkpoint")),
+    ],
+)
 def test_compiled_code_and_checkpoints_replay_the_same(outermost):
     torch._dynamo.reset()
     plain = Model(layers=2)

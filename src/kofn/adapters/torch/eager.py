@@ -98,7 +98,7 @@ class _Recorded(torch.autograd.Function):
             return None, in_scores[0] if type(in_scores) is tuple else in_scores
         tensors, kept, wanted = saved[:count], saved[count:], ctx.needs_input_grad[1:]
         if again:
-            return None, *_by_array_code(call, rows, tensors, kept, cotangent, wanted)
+            return None, *by_array_code(call, rows, tensors, kept, cotangent, wanted)
         return None, *_by_way_back(call, call.run, rows, tensors, kept, cotangent, wanted)
 
 
@@ -181,7 +181,7 @@ def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
     return operation.plain(rows, *own)
 
 
-def _by_array_code(
+def by_array_code(
     call: Call,
     rows: Any,
     tensors: Tensors,

@@ -9,7 +9,7 @@ from kofn.kernels.cpu.knapsack import launch as knapsack
 from kofn.kernels.cpu.passes import blocks, noise, segments, sums
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.rows.passes import PASSES, SUMS
-from kofn.kernels.cpu.runtime import half, openmp
+from kofn.kernels.cpu.runtime import half, openmp, own
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.subsets import launch as subsets
 
@@ -19,7 +19,7 @@ def functions(kinds: Iterable[int], sizes: Iterable[int]) -> list[Code]:
     codes = [openmp.TEAM, *half.codes()]
     kinds = list(kinds)
     for size in sizes:
-        codes += launch.codes(kinds, size)
+        codes += [*launch.codes(kinds, size), *own.CODES]
         codes += [subsets.code_of(module, size) for module in ("sums", "sampling")]
         codes += choice.codes(size)
         codes += noise.codes(kinds, size)

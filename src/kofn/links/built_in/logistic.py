@@ -97,7 +97,15 @@ class Logistic(Symmetric):
     colour = "#0072B2"
     other_names = ("sigmoid", "expit")
     kinds = (
-        Kind(0, formulas(__name__), octaves=True, order=3, checked=2.0**-5, exponential_tails=True),
+        Kind(
+            0,
+            formulas(__name__),
+            octaves=True,
+            order=3,
+            checked=2.0**-5,
+            exponential_tails=True,
+            lattice=(1 / 4, 84.0, 93.0, 0, 0, 64),
+        ),
     )
 
     def cdf(self, z: ArrayT) -> ArrayT:

@@ -15,6 +15,7 @@ from kofn.links.vocabulary import *
 
 A, B, C, D, E, F = 2.515517, 0.802853, 0.010328, 1.432788, 0.189269, 0.001308
 """Φ⁻¹ to 5e-4: t − above/below of t = √(−2 log q) (Abramowitz & Stegun 26.2.23)."""
+LATTICE = 1 / 16, 12.5, 19.0, 6, 100, 50_000
 LOG_BELL, ROOT_HALF, LEAST = 0.5 * math.log(2 * math.pi), math.sqrt(0.5), 1e-37
 
 
@@ -80,7 +81,7 @@ class Normal(Symmetric):
     smooth = True
     colour = "#009E73"
     other_names = ("gaussian", "probit", "erf")
-    kinds = (Kind(2, formulas(__name__), order=3, checked=2.0**-5),)
+    kinds = (Kind(2, formulas(__name__), order=3, checked=2.0**-5, lattice=LATTICE),)
 
     def cdf(self, z: ArrayT) -> ArrayT:
         # ndtr is inaccurate in its lower tail in float32; erfc is accurate.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kofn.arrays.kinds import Array, namespace
+from kofn.kernels.contract import on_lattice
 from kofn.links.link import by_id
 from kofn.maps.argmax import quadrature
 from kofn.maps.argmax.nodes import Noise, most_nodes
@@ -93,7 +94,7 @@ EAGER = Operation(
 
 def _room(rows: Noisy) -> int:
     most = most_nodes(*rows)
-    return most if most <= KEPT else 0
+    return 0 if most > KEPT or on_lattice(rows.y, rows.link) else most
 
 
 def _memory(rows: Noisy) -> Any:
@@ -114,8 +115,8 @@ def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
 
 def _from_nodes(_: Any, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
-    measure: Any = Measure(*kept[:, :count])
-    if not count:
+    measure: Any = Measure(*kept[:, :count]) if count else None
+    if not count and not on_lattice(rows.y, rows.link):
         measure = quadrature.evaluate(*rows)[1] or None
     return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, namespace
+from kofn.kernels.contract import on_lattice
 from kofn.maps.argmax.kernels import serving as noise_kernels
 from kofn.maps.argmax.nodes import (
     Noise,
@@ -50,6 +51,8 @@ def evaluate(y: Array, noise: Noise) -> tuple[Array, Measure | tuple[()]]:
     """Return p without derivatives, and the Measure if kernels have found it."""
     kernels = noise_kernels(noise.link, y)
     known: Measure | tuple[()] = ()
+    if kernels is not None and on_lattice(y, noise.link):
+        return kernels.largest(y, 1.0, noise.link), known
     if kernels is None:
         measure = measured(y, noise)
         p = accumulated(y, lambda node: node.mass * hazard(noise.link, node.at, y), measure)
@@ -65,7 +68,9 @@ def evaluate(y: Array, noise: Noise) -> tuple[Array, Measure | tuple[()]]:
 def jacobian_product(y: Array, noise: Noise, v: Array, known: Measure | None = None) -> Array:
     """Return J v, differentiable in y and v; J is symmetric. `known` is by `evaluate`."""
     xp = namespace(y)
-    kernels = None if known is None else noise_kernels(noise.link, y, v)
+    kernels = noise_kernels(noise.link, y, v)
+    if kernels is not None and on_lattice(y, noise.link):
+        return kernels.cotangents(y, 1.0, noise.link, v)[0]
     y = from_the_largest(y, noise)
     # J maps a constant to 0. The largest entry's h far exceeds all others at the lower end of
     # the noise; with v = 0 there, no large terms cancel.

@@ -1,6 +1,8 @@
 """Losses and logarithms from a kernel's θ, against array code in float64."""
 
 import math
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -10,6 +12,16 @@ from kofn import losses
 from support import LINKS
 
 N = 9
+ORDINARY = (
+    ("softmax", "mean"),
+    ("sparsemax", "none"),
+    ("topk of weights", "mean"),
+    ("log", "mean"),
+)
+OF_NAME = {
+    "log": partial(losses.topk_cross_entropy, k=(0.5, 0.5)),
+    "epsilon": losses.epsilon_cross_entropy,
+}
 LABELS = torch.tensor([[0, 2, 3, 1, 5, 4, 2, 8, 1], [3, 1, 0, 1, 1, 2, 4, 0, 1]])
 
 
@@ -66,6 +78,62 @@ def test_losses_at_targets(link, kind, reference):
         return losses.fenchel_young_loss(x, given, link=link, **how)
 
     compared(loss, reference, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [
+        pytest.param(*one, marks=() if one in ORDINARY else pytest.mark.full)
+        for one in product(
+            ("softmax", "sparsemax", "topk", "topk of weights", "accuracy", *OF_NAME),
+            ("mean", "sum", "none"),
+        )
+    ],
+)
+def test_class_weights_and_ignored_labels(name, reduction, reference):
+    """And rows without an available entry, and labels that cannot be: sums of their losses, too."""
+    x, generator = rows()
+    x = torch.stack((x, x.flip(1)))  # two dimensions of rows
+    labels = LABELS.clone()
+    labels[0, 4], labels[1, :2] = -100, -100
+    weight = torch.rand(N, generator=generator)
+    weight[1] = 0.0
+    loss = OF_NAME.get(name) or getattr(losses, f"{name.split()[0]}_loss")
+    if name == "topk of weights":
+        labels = (torch.rand(2, N, N, generator=generator) < 0.3) & (x > -1e30)
+
+    def called(x, weight, some):
+        x, t = (each.clone().requires_grad_() for each in (x[some], x.new_ones(1)))
+        given = dict(weight=weight, reduction=reduction)
+        out = loss(x, labels[some], temperature=t, **given)
+        own = loss(x, labels[some], **given)
+        cotangent = torch.linspace(1, 2, out.numel(), dtype=out.dtype).reshape(out.shape)
+        in_x, in_t = torch.autograd.grad(out, (x, t), cotangent, create_graph=True)
+        (again,) = torch.autograd.grad(own, x, cotangent, create_graph=True)
+        v = x.detach().nan_to_num(0, 1, 1).clamp(-1, 1)
+        finite = again.nan_to_num(0)
+        (second,) = torch.autograd.grad((finite * v).sum(), x, allow_unused=True)
+        second = torch.zeros_like(x) if second is None else second.nan_to_num(0)
+        return [each.detach() for each in (out, own, in_x, in_t, again, second)]
+
+    # All, and those without a NaN.
+    for some in (slice(None), (slice(None), [0, 1, 2, 3, 5, 6, 7, 8]), (0, [0, 3, 7])):
+        if some == slice(None):
+            wide = torch.where(x <= torch.finfo(x.dtype).min, -math.inf, x)
+        truth = reference(called, wide.double(), weight.double(), some)
+        for found, wanted in zip(called(x, weight, some), truth, strict=True):
+            torch.testing.assert_close(
+                found, wanted.to(found.dtype), rtol=1e-4, atol=1e-5, equal_nan=True
+            )
+
+
+def test_a_label_out_of_range_is_nan():
+    x = torch.zeros(3, 4, requires_grad=True)
+    for loss in (losses.softmax_loss, losses.entmax_loss):
+        found = loss(x, torch.tensor([0, 4, -1]), reduction="none")
+        assert found.isnan().tolist() == [False, True, True]
+        assert loss(x, torch.tensor([0, 4, -1]), ignore_index=4).isnan()
+        assert loss(x, torch.tensor([-100] * 3)).item() == 0
 
 
 def test_a_learned_alpha(reference):

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from kofn.kernels.contract import OF_SCORES, SMALLEST
 from kofn.kernels.cpu.choice.layout import LANES
 from kofn.kernels.cpu.choice.search import middle
 from kofn.kernels.cpu.choice.worker import lowest_of
+from kofn.kernels.cpu.runtime.intrinsics import ones, reaching
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 
@@ -73,52 +71,6 @@ def leave_out(mask, out, keys):
     for i in range(mask.size):
         if not mask[i]:
             keys[i] = out
-
-
-def _compared(how: str) -> Any:
-    """Return an intrinsic that compares LANES integers, from an address on, with a bound of their
-    type: a bit for each.
-    """
-
-    @intrinsic
-    def bits(typingctx, address, bound):
-        def codegen(context, builder, signature, arguments):
-            number, word = arguments[1].type, ir.IntType(32)
-            vector = ir.VectorType(number, LANES)
-            at = builder.inttoptr(arguments[0], vector.as_pointer())
-            keys = builder.load(at, align=number.width // 8)
-            none = ir.Constant(vector, ir.Undefined)
-            one = builder.insert_element(none, arguments[1], word(0))
-            first = ir.Constant(ir.VectorType(word, LANES), [0] * LANES)
-            flags = builder.icmp_signed(how, keys, builder.shuffle_vector(one, none, first))
-            return builder.bitcast(flags, ir.IntType(LANES))
-
-        return types.int64(types.int64, bound), codegen
-
-    return bits
-
-
-reaching, above = _compared(">="), _compared(">")
-
-
-@intrinsic
-def ones(typingctx, bits):
-    """Count the bits that are set."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def lowest(typingctx, bits):
-    """The place of the lowest bit that is set, or LANES if none is."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(0))
-
-    return types.int64(types.int64), codegen
 
 
 @plain

@@ -18,12 +18,9 @@ from numba import carray
 from kofn.kernels.contract import ANY_ORDER, SMALLEST
 from kofn.kernels.cpu.choice.abreast import kth_of
 from kofn.kernels.cpu.choice.keys import (
-    above,
     bound,
     half_way,
     leave_out,
-    lowest,
-    ones,
     types_of,
 )
 from kofn.kernels.cpu.choice.layout import (
@@ -41,7 +38,15 @@ from kofn.kernels.cpu.choice.layout import (
     kept_of,
     parts_of,
 )
-from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
+from kofn.kernels.cpu.runtime.intrinsics import (
+    VECTORS,
+    above,
+    lowest,
+    never_unroll,
+    ones,
+    pointer,
+    vectors,
+)
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors

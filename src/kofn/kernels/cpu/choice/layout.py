@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, REGISTER
 
 # A job, the integers that every thread on it reads: those of shares.py first. Of the numbers, the
 # answers and the mask the addresses, 0 for no mask; k answers per row; then how numbers are taken,
@@ -29,7 +29,7 @@ ROWS = 16  # that are searched at once, one per lane
 BLOCK = 16  # columns that are sorted at once
 ABREAST = 1024  # the longest rows whose k-th scores are found so
 
-LANES = 64  # numbers that are compared at once: a bit of a word for each
+LANES = AT_ONCE
 SHORTEST = 256  # rows that are taken in parts
 
 

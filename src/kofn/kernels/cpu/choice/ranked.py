@@ -12,18 +12,14 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.choice.keys import (
-    above,
     bound,
     half_way,
     leave_out,
-    lowest,
-    ones,
-    reaching,
     types_of,
 )
 from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
 from kofn.kernels.cpu.choice.search import count_above, count_from, least_above
-from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, pointer, reaching
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 

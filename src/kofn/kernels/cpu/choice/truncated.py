@@ -297,8 +297,10 @@ def truncated(kind: int, number: Any) -> Any:
         for r in range(first, last):
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
-            x = xs[r * n : r * n + n]
-            answers[r] = _softmax(x, k, share, log_least, ts[r], label, what, lowest, out, wanted)
+            x, t = xs[r * n : r * n + n], ts[r]
+            answers[r] = number(math.nan)  # of a label out of range
+            if label < n and (label >= 0 or not labelled):
+                answers[r] = _softmax(x, k, share, log_least, t, label, what, lowest, out, wanted)
 
     return served(work)
 

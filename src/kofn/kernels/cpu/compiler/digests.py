@@ -57,7 +57,7 @@ def made(code: Code) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a function as Python has it, and the options that Numba takes for it."""
     name, _, of = code.name.partition("@")
     function, kind = getattr(import_module(f"{_HOME}.{code.module}"), name), code.kind
-    if code.is_own:
+    if code.is_remade:
         own = import_module(f"{_HOME}.compiler.own")
         function, kind = own.remade(kind)(function), own.NEXT
     if of:

@@ -9,6 +9,7 @@ of built-in links is as it was, and a link of one's own has the same.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 from numba import jit, njit
 
 from kofn.kernels import contract
-from kofn.kernels.contract import NEXT
+from kofn.kernels.contract import NEXT, SHARED, WAYS, Ways, ways_of
+from kofn.kernels.cpu.compiler import asked
 from kofn.kernels.cpu.compiler.digests import is_outside, names_in
 from kofn.kernels.cpu.compiler.private import Dispatcher
 from kofn.kernels.cpu.passes import noise_loops
@@ -45,34 +47,45 @@ _OF_A_ROW = "quantile", "log_below", "log_above", "cdf"
 
 @cache
 def remade(number: int) -> Remade:
-    """Return what makes functions for a link."""
+    """Return what makes functions for a link, or those that all links share."""
+    if number == SHARED:
+        return Remade([*_tables(WAYS), *asked.INSTEAD])
     link = OWN[number]
     (kind,) = link.kinds
-    two_tails, last = link.end is None, contract.LAST_STEPS[kind.order]
+    two_tails = link.end is None
     traits = contract.Traits(link.name, kind, two_tails, not two_tails, False)
-    more = {
-        contract.TWO_TAILS: two_tails,
-        contract.BOUNDED: not two_tails,
-        contract.OCTAVES: kind.octaves,
-        layout.KNOWS_OMEGA: "omega" in kind.formulas,
-    }
-    instead: list[tuple[Any, Any]] = [(table, (*table, NEXT)) for table, has in more.items() if has]
-    values = {
-        "EDGES": float(link.edge), "LAST_SINGLE": last[0], "LAST_DOUBLE": last[1],
-        "LAST_CHECKED": kind.checked, "STEPS": kind.steps,
-    }  # fmt: skip
-    for name, value in values.items():
-        table = getattr(contract, name)
-        instead.append((table, (*table, value)))
-    kinds = (*contract.KINDS, traits)
+    instead = _tables([ways_of(number)])
+    instead.append((contract.EDGES, (*contract.EDGES, float(link.edge))))
     for function, (target, name, takes, others, z, named) in words.MADE:
         if name == "quantile" and name not in kind.formulas:
             others, named = "bisected(q)", {"bisected": _bisection(kind.formulas["cdf"])}
-        made = words.of_kinds(kinds, target, name, takes, others, z, named)
+        # Nobody else's formula is called there, and each takes time to compile.
+        kinds, first = ((traits,), NEXT) if others or name in kind.formulas else (contract.KINDS, 0)
+        made = words.of_kinds(kinds, target, name, takes, others, z, named, first)
         instead.append((function, made))
     if two_tails and not kind.octaves:  # tails may be heavy: nothing is cut off before it must be
         instead += [(words.far, words.farthest), (words.reach, words.farthest)]
     return Remade(instead)
+
+
+def _tables(links: Sequence[Ways]) -> list[tuple[Any, Any]]:
+    """Return the tables of traits, and the same with these links from NEXT on."""
+    more: list[tuple[tuple[int, ...], Callable[[Ways], bool]]] = [
+        (contract.TWO_TAILS, lambda link: link.two_tails),
+        (contract.BOUNDED, lambda link: not link.two_tails),
+        (contract.OCTAVES, lambda link: link.octaves),
+        (layout.KNOWS_OMEGA, lambda link: link.knows_omega),
+    ]
+    values: list[tuple[tuple[float, ...], Callable[[Ways], float]]] = [
+        (contract.LAST_SINGLE, lambda link: contract.LAST_STEPS[link.steps[0]][0]),
+        (contract.LAST_DOUBLE, lambda link: contract.LAST_STEPS[link.steps[0]][1]),
+        (contract.LAST_CHECKED, lambda link: link.steps[2]),
+        (contract.STEPS, lambda link: link.steps[1]),
+    ]
+    numbers = [*enumerate(links, NEXT)]
+    return [(table, (*table, *(i for i, link in numbers if has(link)))) for table, has in more] + [
+        (table, (*table, *map(value, links))) for table, value in values
+    ]
 
 
 def _bisection(formula: Any) -> Any:

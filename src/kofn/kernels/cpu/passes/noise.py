@@ -11,9 +11,10 @@ from math import prod
 from typing import Any
 
 from kofn.arrays.typing import Array
-from kofn.kernels.contract import kind_of, with_formula
+from kofn.kernels.contract import LATTICES, kind_of, with_formula
+from kofn.kernels.cpu.passes.layout import LATTICE
 from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.memory import memory_of
+from kofn.kernels.cpu.runtime.memory import memory_of, per_row
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.links.link import Link
 
@@ -22,8 +23,13 @@ SERVED = with_formula("noise")
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that perturbed_argmax needs, for noises by number and numbers of that size."""
-    names = ("logs", "spread", "product")
-    return [code_of(name, kind, size) for kind in kinds if kind in SERVED for name in names]
+    codes = []
+    for kind in kinds:
+        if kind in SERVED:
+            codes.append(code_of("logs", kind, size))
+            others = _lattice(kind), code_of("spread", kind, size), code_of("product", kind, size)
+            codes += others[:1] if size == 4 and kind in LATTICES else others[1:]
+    return codes
 
 
 GRAIN = 512  # entries a thread takes at once; there are dozens of nodes
@@ -45,6 +51,36 @@ def product(y: Array, link: Link, at: Array, mass: Array, total: Array, v: Array
     given = {"AT": at, "MASS": mass, "TOTAL": total, "V": v}
     (out,) = _deal("product", y, link, given, ("OUT",))
     return out
+
+
+def largest(x: Array, temperature: Any, link: Link) -> Any:
+    """p of rows."""
+    return _on_lattice(x, temperature, link)[0]
+
+
+def cotangents(x: Array, temperature: Any, link: Link, v: Array, *p: Array) -> tuple[Any, Any]:
+    """The cotangents of scores and temperatures, from v, those of p; v is not read where p is 0."""
+    return _on_lattice(x, temperature, link, v, *p)
+
+
+def _on_lattice(x: Array, temperature: Any, link: Link, *given: Array) -> tuple[Any, Any]:
+    memory = memory_of(x)
+    x, *packed = map(memory.packed, (x, *given))
+    n, count = x.shape[-1], prod(x.shape[:-1])
+    out, in_t = memory.empty_like(x), memory.empty(x, x.shape[:-1])
+    if count:
+        temperature, at = per_row(temperature, memory, count, x.itemsize)
+        v, p = [*map(memory.address, packed), 0, 0][:2]
+        job = array("q", (0, 0, count, max(1, GRAIN // n), n, memory.address(x), at, v, p))
+        job.extend(map(memory.address, (out, in_t)))
+        run = native.function(_lattice(kind_of(link)))
+        room, keep = LATTICE + (n + 1) // 2, (x, temperature, packed, out, in_t)
+        pool.work_on(x, GRAIN, run, job, room, 0.0, keep, (range(LATTICE),))
+    return out, in_t
+
+
+def _lattice(kind: int | None) -> Code:
+    return Code("passes.lattice_loops", "lattice", native.WORK, "", kind, "float32")
 
 
 def code_of(name: str, kind: int, size: int) -> Code:

@@ -11,7 +11,7 @@ from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.formulas import edge, shifted
-from kofn.kernels.cpu.rows.lanes import is_deleted, load, nth, pass_over, rounded, store
+from kofn.kernels.cpu.rows.lanes import Row, is_deleted, load, nth, part, pass_over, rounded, store
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -22,7 +22,7 @@ MOST_APART = 40.0
 # As solver/equation.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
 
-_AFTER, _AFTER_ABREAST = len(layout.FORWARD), len(layout.FORWARD_ABREAST)
+_AFTER, _AFTER_ABREAST = len(layout.FORWARD_ROWS), len(layout.FORWARD_ABREAST)
 
 
 @plain
@@ -54,15 +54,21 @@ def losses(group, lanes, labels, searched, of_alpha):
 
     The target of a row is in its cotangent's place, or a label, the index of the one 1. The answer
     is whether rows are left to the reference, with a loss of NaN: their soft target's Ω is unknown.
+    A label out of range has a loss of NaN.
+
     Lanes that have `searched` for θ know more of the rows. `in_alpha` becomes the derivative in α,
     if that is wanted.
     """
     lost = False
     tilt = _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED))
     for r in range(group.count):
-        row, alpha = nth(group, r), lanes.alpha[r]
+        row, alpha = part(group, lanes, r), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
+        if not 0 <= label < group.row.n:
+            lanes.in_k[r] = lanes.in_t[r] = lanes.in_alpha[r] = math.nan
+            continue
+        label = 0 if lanes.few[r] > 0 else label
         if not abs(hi) < math.inf:
             lanes.in_k[r] = _closed(row, hi, labels != 0, label)
             lanes.in_t[r] = hi if hi != hi else 0.0
@@ -196,6 +202,51 @@ def log_cotangents(group, lanes, of_alpha):
             mean = product / weight
             sums = pass_over(row, layout.LOG_BEND, hi, lo, 1 / temperature, alpha, mean)
             lanes.in_alpha[r] = -sums[0]
+    return lost
+
+
+@plain
+def label_cotangents(group, lanes, labels):
+    """Write the cotangents of the scores for that of the logarithm of each row's label, its `k`.
+
+    The answer is whether rows are left to others: not all of their numbers are normal.
+    """
+    least = LEAST_SINGLE if group.row.size == 4 else LEAST_DOUBLE
+    lost = False
+    for r in range(group.count):
+        row, label = nth(group, r), carray(pointer(labels), r + 1, np.int64)[r]
+        hi, lo, per_t, alpha = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r], lanes.alpha[r]
+        if not (abs(hi) < math.inf and 0 <= label < row.n):
+            lost = True
+            continue
+        at, size = label * row.size, row.size
+        store(row.out, label, size, 1.0)
+        own, out = row.x + at, row.out + at
+        one = Row(r, row.passes, row.kind, size, own, out, out, 1, row.sums, row.team, row.memo)
+        steep = pass_over(one, layout.LABEL_HAZARD, hi, lo, per_t, alpha, 0.0)[1]
+        # Their cotangents are nobody's: any numbers.
+        whole = Row(
+            r,
+            row.passes,
+            row.kind,
+            size,
+            row.x,
+            row.x,
+            row.out,
+            row.n,
+            row.sums,
+            row.team,
+            row.memo,
+        )
+        weight = pass_over(whole, layout.LABEL_WEIGH, hi, lo, per_t, alpha, 0.0)[0]
+        if not (weight >= least and steep > 0):
+            lost = True
+            continue
+        store(row.out, label, size, 0.0)
+        by = -lanes.k[r] * steep * per_t / weight
+        # The cotangents of a row add up to 0.
+        others = pass_over(row, layout.LABEL_SCALE, by, 0.0, 0.0, 0.0, 0.0)[0]
+        store(row.out, label, size, -others)
     return lost
 
 

@@ -116,7 +116,7 @@ def _close_back(row, lanes):
     hi, k = lanes.hi[r], lanes.k[r]
     sums = pass_over(row, layout.CLOSE_BACK, hi if hi != hi else 0.0, 0.0, 0.0, 0.0, 0.0)
     if abs(hi) < math.inf:
-        return _share_of_logs(row, hi, lanes.lo[r], lanes.temperature[r]), 0.0
+        return _share_of_logs(row, hi, lanes.lo[r], lanes.temperature[r], lanes.alpha[r]), 0.0
     top, total = sums[0], sums[1]
     if hi != hi:
         return hi, hi
@@ -124,20 +124,20 @@ def _close_back(row, lanes):
 
 
 @plain
-def _share_of_logs(row, hi, lo, temperature):
+def _share_of_logs(row, hi, lo, temperature, alpha):
     """ΣF′g/ΣF′, what k moves where every F′ has underflowed.
 
     Each is taken relative to the sum of tails on its side of θ: those two sums are equal, while
     e^{−z²/2}, far out, does not know both to a digit.
     """
-    below, product = _side_of_logs(row, False, hi, lo, temperature)
-    above, another = _side_of_logs(row, True, hi, lo, temperature)
+    below, product = _side_of_logs(row, False, hi, lo, temperature, alpha)
+    above, another = _side_of_logs(row, True, hi, lo, temperature, alpha)
     slope = below + above
     return (product + another) / slope if slope > 0 else 0.0
 
 
 @plain
-def _side_of_logs(row, upper, hi, lo, temperature):
+def _side_of_logs(row, upper, hi, lo, temperature, alpha):
     """(ΣF′, ΣF′g) of the entries on one side of θ, relative to the sum of their tails."""
     kind = row.kind
     peak, nearest = -math.inf, math.nan  # the greatest logarithm of a tail, and its score
@@ -147,14 +147,14 @@ def _side_of_logs(row, upper, hi, lo, temperature):
         if is_deleted(score, row.size):
             continue
         z = ((score - hi) - lo) / temperature
-        log_tail, hazard = side_logs(kind, z, upper)
+        log_tail, hazard = side_logs(kind, z, upper, alpha)
         if not log_tail > -math.inf:
             continue
         ratio = log_tail - peak
         dz = (score - nearest) / temperature
         # Far from θ, two z may round to one number though the scores differ.
         if abs(dz) <= abs(z) / 64:
-            ratio = side_logs(kind, z - dz / 2, upper)[1] * (-dz if upper else dz)
+            ratio = side_logs(kind, z - dz / 2, upper, alpha)[1] * (-dz if upper else dz)
         if ratio > 0:
             scale = math.exp(-ratio)
             total, slope, product = total * scale, slope * scale, product * scale

@@ -24,7 +24,7 @@ def faint_tail(size):
 
 
 @plain
-def balance(row, theta, temperature, eps):
+def balance(row, theta, temperature, eps, alpha):
     """Find the θ with log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which no underflow reaches."""
     kind = row.kind
     left, right = -math.inf, math.inf  # the scores next to θ
@@ -37,17 +37,17 @@ def balance(row, theta, temperature, eps):
     low, high = left, right
     theta = left / 2 + right / 2
     for round_ in range(ROUNDS):
-        first, _ = logs(kind, (left - theta) / temperature, False)
-        second, _ = logs(kind, (right - theta) / temperature, True)
+        first, _ = logs(kind, (left - theta) / temperature, False, alpha)
+        second, _ = logs(kind, (right - theta) / temperature, True, alpha)
         below, above, below_slope, above_slope = 0.0, 0.0, 0.0, 0.0
         for i in range(row.n):
             v = load(row.x, i, row.size)
             if v <= left and not is_deleted(v, row.size):
-                log_tail, slope = logs(kind, (v - theta) / temperature, False)
+                log_tail, slope = logs(kind, (v - theta) / temperature, False, alpha)
                 below += math.exp(log_tail - first)
                 below_slope += math.exp(log_tail - first) * slope
             elif right <= v < math.inf:
-                log_tail, slope = logs(kind, (v - theta) / temperature, True)
+                log_tail, slope = logs(kind, (v - theta) / temperature, True, alpha)
                 above += math.exp(log_tail - second)
                 above_slope += math.exp(log_tail - second) * slope
         log_ratio = (first - second) + math.log(below / above)

@@ -143,22 +143,28 @@ def edge(kind, alpha):
 
 
 @inline
+def edge_of(kind, alpha):
+    """The same for all alphas, looked up before a loop: what may raise keeps it from vectors."""
+    return EDGES[kind]
+
+
+@inline
 def edge_beside(kind, edge_of_kind, alpha):
-    """The same, with EDGES[kind] looked up before a loop: what may raise keeps it from vectors."""
+    """`edge`, by `edge_of`."""
     return -1 / (alpha * (alpha - 1)) if kind == SQUARE or kind == POWER else edge_of_kind
 
 
 @inline
-def side_logs(kind, z, upper):
+def side_logs(kind, z, upper, alpha):
     """`logs` of an entry on that side of θ; (−∞, 1) of others, and where F has no such tail."""
     if kind in CAPPED and not upper:
         return log_below(kind, z)
     if kind in TWO_TAILS and (z > 0) == upper:
-        return logs(kind, z, upper)
+        return logs(kind, z, upper, alpha)
     return -math.inf, 1.0
 
 
 @inline
-def logs(kind, z, upper):
+def logs(kind, z, upper, alpha):
     """(log F(z), its slope F′/F) far below θ, or the same of 1 − F far above; in float64."""
     return log_above(kind, z) if upper else log_below(kind, z)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
@@ -16,7 +17,9 @@ from kofn.kernels.cpu.rows.lanes import (
     SPECIAL,
     SUMMED,
     copy_all,
+    keep,
     nth,
+    part,
     pass_over,
     pass_over_all,
     plane,
@@ -49,18 +52,21 @@ from kofn.kernels.cpu.rows.search_lanes import (
     strange_all,
     sum_up_all,
 )
+from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
 
 @plain
-def weights(group, lanes, wanted):
+def weights(group, lanes, wanted, labels):
     """Write the weights of a group of rows, if wanted; leave θ as `hi` and `lo` in their lanes.
 
-    (0, NaN) says that the search gave up; the answer is whether it did not.
+    (0, NaN) says that the search gave up; the answer is whether it did not. Of rows with `few`
+    entries the weights are beside these, for `lanes.spread`; the first is that of the label, if
+    there is the address of `labels`.
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    _search(group, lanes, _start(group, lanes), checked)
+    _search(group, lanes, _start(group, lanes, labels), checked)
     if kind in CAPPED:
         for r in range(count):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
@@ -112,7 +118,7 @@ def _search(group, lanes, summed, checked):
 
 
 @plain
-def _start(group, lanes):
+def _start(group, lanes, labels):
     """Gather statistics of all rows, full ones where need be; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
@@ -151,7 +157,19 @@ def _start(group, lanes):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
+    if group.few:
+        _keep_few(group, lanes, labels)
     return summed > 0
+
+
+@plain
+def _keep_few(group, lanes, labels):
+    """Keep the entries whose weight may not be 0 of rows where the greatest score bounds θ."""
+    for r in range(group.count):
+        if lanes.state[r] == OPEN and lanes.alone[r] == lanes.alone[r]:
+            label = carray(pointer(labels), r + 1, np.int64)[r] if labels else -1
+            least = lanes.anchor[r] + lanes.temperature[r] * lanes.low[r]
+            keep(group, lanes, r, least, label if label < group.row.n else -1)
 
 
 @plain
@@ -165,7 +183,7 @@ def _evaluate(group, lanes):
         return any_open
     for r in range(group.count):
         if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
-            evaluate(nth(group, r), lanes)
+            evaluate(part(group, lanes, r), lanes)
     return any_open
 
 
@@ -189,7 +207,7 @@ def _write(group, lanes, which):
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND and which >> r & 1:
-            each = nth(group, r)
+            each = part(group, lanes, r)
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
@@ -217,8 +235,8 @@ def _mend(group, lanes):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                sums = pass_over(nth(group, r), layout.MEND, hi, lo, per_t, lanes.alpha[r], rest)
-                lanes.total[r] = sums[0]
+                each, alpha = part(group, lanes, r), lanes.alpha[r]
+                lanes.total[r] = pass_over(each, layout.MEND, hi, lo, per_t, alpha, rest)[0]
 
 
 @plain

@@ -7,9 +7,10 @@ from collections import namedtuple
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows.layout import LANE, LANES
+from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, SPREAD
 from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
-from kofn.kernels.cpu.runtime.layout import PART, SUMS
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, PART, SUMS
 from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
@@ -28,10 +29,13 @@ the sums, of the team, and of what `quantiles` keeps from one row to the next; t
 bytes per number; n.
 """
 
-Group = namedtuple("Group", "row count lanes entries")
-"""Rows one after another: the first of them and how many; the addresses of their lanes and of the
-copies of their entries, 0 where rows are not computed abreast.
+Group = namedtuple("Group", "row count lanes entries few")
+"""Rows one after another: the first of them and how many; the addresses of their lanes, of the
+copies of their entries, 0 where rows are not computed abreast, and of the few that are kept of
+each, 0 where none are.
 """
+
+few_of, apart_of = plain(layout.few_of), plain(layout.apart_of)
 
 
 @plain
@@ -53,6 +57,46 @@ def nth(group, r):
         row.team,
         row.memo,
     )
+
+
+@plain
+def _kept(group, r):
+    """The address of the entries that are kept of a row."""
+    return group.few + 8 * r * apart_of(few_of(group.row.n), group.row.size)
+
+
+@plain
+def part(group, lanes, r):
+    """A row of a group, of which there may be no entries but those that were kept."""
+    row, few = nth(group, r), np.int64(lanes.few[r])
+    if few == 0:
+        return row
+    at = _kept(group, r)
+    out = at + (few_of(row.n) + AT_ONCE) * row.size
+    return Row(r, row.passes, row.kind, row.size, at, row.g, out, few, row.sums, row.team, row.memo)
+
+
+@plain
+def keep(group, lanes, r, least, label):
+    """Keep the entries above `least` of a row, and the label's, the first, if there is one.
+
+    Others are in no pass from then on. Where they are many, all stay.
+    """
+    row, at, most = nth(group, r), _kept(group, r), few_of(group.row.n)
+    to_few = Row(
+        r, row.passes, row.kind, row.size, row.x, row.g, at, row.n, row.sums, row.team, row.memo
+    )
+    sums = pass_over(to_few, KEEP, least, np.float64(most), 0.0, 0.0, np.float64(label))
+    lanes.few[r] = sums[0]
+
+
+@plain
+def spread(group, lanes):
+    """Write what there is of the kept entries to their places in the answers, and 0 elsewhere."""
+    for r in range(group.count):
+        if lanes.few[r] > 0:
+            at, most = np.float64(_kept(group, r)), np.float64(few_of(group.row.n))
+            pass_over(nth(group, r), SPREAD, at, most, 0.0, 0.0, lanes.few[r])
 
 
 @plain

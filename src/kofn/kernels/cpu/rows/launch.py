@@ -16,25 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import EXPONENTIAL, NEXT, OF_ALPHA, POWER, is_bounded, kind_of, number_of
+from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind_of, number_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime import layout as shared_layout
-from kofn.kernels.cpu.runtime.layout import (
-    CHUNK,
-    COPIED,
-    COTANGENTS,
-    COUNT,
-    PART,
-    REGISTER,
-    SCORES,
-    in_slot,
-)
+from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COTANGENTS, COUNT, PART, REGISTER
 from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
+from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
 
 _WORDS = REGISTER // 8
@@ -44,12 +36,11 @@ FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
 COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
+LABEL_LOGS = Code("rows.worker", "label_logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
 ASSIST = Code("runtime.split_row", "assist", "q")
-WORK = FORWARD, AFTER, COMPARE, LOGS
-"""The work of threads on rows; `passes_of` says which passes each calls. The last alone
-reads neither formulas nor traits of links.
-"""
+WORK = FORWARD, AFTER, COMPARE, LOGS, LABEL_LOGS
+"""The work of threads on rows; the last two alone read neither formulas nor traits of links."""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
 
@@ -94,8 +85,10 @@ def passes_of(
     if code is LOGS:
         passes = each("answer_loops", layout.LOG_BACKWARD)
         return passes + each("alpha_loops", layout.LOG_IN_ALPHA * of_alpha)
+    if code is LABEL_LOGS:
+        return [*each("answer_loops", ("log_weigh",)), *each("loops", ("weigh", "scale"))]
     if code is FORWARD:
-        names = layout.FORWARD_ABREAST if short else layout.FORWARD
+        names = layout.FORWARD_ABREAST if short else layout.FORWARD_ROWS
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
     instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}  # nothing to prepare
@@ -244,6 +237,16 @@ def log_gradients(
     return (out, in_rows, lost, three) if of_alpha else (out, in_rows, lost)
 
 
+def label_gradients(
+    x: Array, labels: Array, cotangent: Array, theta: Array, temperature: Number, link: Link
+) -> tuple[Any, bool]:
+    """(cotangents of the scores; whether any row was given up), for one of log p of each label."""
+    memory = memory_of(x)
+    x, labels, cotangent = map(memory.packed, (x, labels, cotangent))
+    given = x, cotangent, temperature, theta, None, (out := memory.empty_like(x))
+    return out, deal(LABEL_LOGS, memory, link, *given, labels=labels)
+
+
 class Plan(NamedTuple):
     """How rows of one length, link and precision are dealt out: the same at every call."""
 
@@ -256,6 +259,7 @@ class Plan(NamedTuple):
     room: int  # words of its own memory that are not shared with a team
     width: int  # words of its own memory
     cleared: tuple[range, ...]  # those that are to be 0 at first
+    told: tuple[int, float] | None = None  # of a user's own link, its kind, and what is its α
 
 
 @lru_cache(maxsize=512)
@@ -265,12 +269,14 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     single = max(size, 4)
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
-    group = layout.together(n, 3 if cotangent else 2, n <= abreast_up_to())
-    room = layout.room(n, single, group, answer, in_bytes)
+    keeps = is_bounded(kind) and abreast_up_to() < n <= PART
+    arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
+    group = layout.together(n, arrays, n <= abreast_up_to())
+    room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = code if isinstance(code, Code) else ANSWER
-    run = run._replace(kind=kind) if kind > NEXT and run in WORK[:-1] else run
-    return planned(run, each, n, group, grain, room, begun)
+    plan = planned(work_for(kind, run), each, n, group, grain, room, begun)
+    return plan._replace(told=told_of(kind))
 
 
 def planned(
@@ -304,7 +310,7 @@ def deal(
     n, alphas, address = x.shape[-1], link.alpha, memory.address
     number = alphas is None or type(alphas) is float
     kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
-    kind, place = (number_of(link), NEXT) if kind is None else (kind, kind)
+    kind = number_of(link) if kind is None else kind
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
@@ -316,11 +322,13 @@ def deal(
     words = _NOTHING[:]
     k, words[layout.K] = per_row(k, memory, count, size)
     temperature, words[layout.TEMPERATURE] = per_row(temperature, memory, count, size)
-    alpha = alphas if number and alphas is not None else 0.0
+    kind, its_alpha = plan.told or (kind, 0.0)
+    alpha = alphas if number and alphas is not None else its_alpha
     if not number:
         alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = _room_of_halves(plan, x, cotangent, count) if entry < size else None
+    entries, slots = n * min(plan.chunk, count), 2 if cotangent is None else 3
+    room = half.room_of(plan.width, layout.WORDS, entries, slots) if entry < size else None
     width = plan.width if room is None else room.width
     # One thread leads, others take parts for it.
     together = crew > count and n > PART and plan.passes[0] != 0
@@ -328,7 +336,7 @@ def deal(
     own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
     shared = scratch + 8 * plan.room if together else 0
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, place
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
     words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes
@@ -364,11 +372,6 @@ def deal(
     return job[layout.GIVEN_UP] != 0
 
 
-def _room_of_halves(plan: Plan, x: Array, cotangent: Array | None, count: int) -> half.Room:
-    entries = x.shape[-1] * min(plan.chunk, count)
-    return half.room_of(plan.width, layout.WORDS, entries, 2 if cotangent is None else 3)
-
-
 def _job_of_halves(
     plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
 ) -> tuple[array[int], Any]:
@@ -391,7 +394,7 @@ def _job_of_halves(
 @lru_cache(maxsize=512)
 def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
     """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
-    arrays = zip((SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
-    places = (in_slot(which) if each == 2 else each * n for which, each in arrays)
+    arrays = zip((shared_layout.SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
+    places = (shared_layout.in_slot(which) if each == 2 else each * n for which, each in arrays)
     per_row = [4] * (layout.LABELS - layout.HI)
     return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from kofn.kernels.contract import with_formula
-from kofn.kernels.cpu.runtime.layout import SUMS
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
-SERVED = with_formula("tail", "density", "integral", "quantile")
+SERVED = with_formula("tail", "density", "quantile")
+"""The links with compiled weights; nobody asks for sums or losses of one without `integral`."""
 LOGARITHMS = with_formula("logarithm", "hazard")
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
@@ -47,8 +48,9 @@ LANE = np.dtype(
                 # step may leap; whether entries are yet to be prepared for the anchor.
                 *("anchor", "delta", "base", "by", "low", "high", "low_odds", "high_odds"),
                 *("width", "worth", "leap", "tries", "fresh"),
-                # Whether something was unusual, so that Σp is to be held to k in any case.
-                "strange",
+                # Whether something was unusual, so that Σp is to be held to k in any case; how many
+                # entries were kept, 0 if all were.
+                *("strange", "few"),
                 # The sums of the last pass: total and squares of the first one, the others of
                 # an evaluation.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
@@ -81,12 +83,16 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
+FORWARD_ROWS = (*FORWARD, "keep", "spread")
+KEEP, SPREAD = range(len(FORWARD), len(FORWARD_ROWS))
+"""Of rows that are not abreast: the entries of a bounded link that may have a weight."""
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
 LOG_BACKWARD = "log_weigh", "log_slope", "lever"
+LABEL_HAZARD, LABEL_WEIGH, LABEL_SCALE = range(3)  # of logarithms of labels
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
@@ -114,21 +120,37 @@ X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES
 WORDS = 25
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
-# prepared where there is no memory of an answer to keep them in, targets that came as bytes, and
-# what it shares with a team.
+# prepared where there is no memory of an answer to keep them in, targets that came as bytes, the
+# few entries that are kept of each row, and what it shares with a team.
 MEMO = LANE.itemsize // 8
 HEAD = -(-(MEMO + 8) // 8) * 8
 
 
-def together(n: int, arrays: int, abreast: bool) -> int:
+def together(n: int, arrays: float, abreast: bool) -> int:
     """How many rows of n are a group: as many as stay in the nearest cache with so many arrays.
 
     Less than 0 if they are computed abreast.
     """
-    return -LANES if abreast else max(1, min(LANES, 8192 // arrays // n))
+    return -LANES if abreast else max(1, min(LANES, int(8192 / arrays) // n))
 
 
-def room(n: int, size: int, group: int, answers: bool, in_bytes: bool = False) -> int:
-    """Words of memory a thread needs for rows of n numbers of so many bytes."""
+def few_of(n: int) -> int:
+    """How many entries may be kept of a row."""
+    return min(n // 4, 1024)
+
+
+def apart_of(few: int, size: int) -> int:
+    """Words of memory for so many, their weights and their places; a copy may pass their end."""
+    return -(-(few + AT_ONCE) * (2 * size + 4) // 8)
+
+
+def room(
+    n: int, size: int, group: int, answers: bool, in_bytes: bool = False, keeps: bool = False
+) -> int:
+    """Words of memory a thread needs for rows of n numbers of so many bytes.
+
+    It `keeps` the entries that may have a weight, of a bounded link.
+    """
     entries = PLANES * LANES if group < 0 else group * (not answers)
-    return HEAD + sum(-(-arrays * n * size // 8) for arrays in (entries, abs(group) * in_bytes))
+    others = sum(-(-arrays * n * size // 8) for arrays in (entries, abs(group) * in_bytes))
+    return HEAD + others + max(group, 0) * keeps * apart_of(few_of(n), size)

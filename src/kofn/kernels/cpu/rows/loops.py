@@ -25,7 +25,8 @@ from kofn.kernels.cpu.rows.formulas import (
     written,
 )
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
-from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, pointer
+from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 
@@ -87,6 +88,14 @@ def peak(kind: int, number: Any) -> Pass:
         widest_vectors()
         scores, into = carray(pointer(x), n, number), carray(pointer(sums), 8, np.float64)
         zero, one = number(0), number(1)
+        greatest = least = ordered(scores[0])
+        for i in range(n):
+            greatest, least = max(greatest, ordered(scores[i])), min(least, ordered(scores[i]))
+        into[1] = unordered(greatest, zero)
+        usual = ordered(-infinity) < least and greatest < ordered(infinity)
+        if usual and not deleted(unordered(least, zero)):
+            into[2] += n  # of finite scores alone
+            return
         greatest = ordered(-infinity)
         for start in range(0, n, BLOCK):
             block = scores[start : start + BLOCK]
@@ -209,6 +218,65 @@ def close(kind: int, number: Any) -> Pass:
     return one_pass
 
 
+def keep(kind: int, number: Any) -> Pass:
+    """Copy the entry `label`, unless that is below 0, and those above `least` to `out`.
+
+    Behind `most` entries and AT_ONCE is memory for as many answers, then their places. Their number
+    is added up, 0 if there are more than `most`.
+    """
+    size = number(0).itemsize
+
+    def one_pass(x, g, out, n, sums, least, most, per_t, alpha, label):
+        widest_vectors()
+        room, own, bound = np.int64(most) + AT_ONCE, np.int64(label), number(least)
+        scores, kept = carray(pointer(x), n, number), carray(pointer(out), room, number)
+        places = carray(pointer(out + 2 * room * size), room, np.int32)
+        into, count = carray(pointer(sums), 8, np.float64), np.int64(0)
+        if own >= 0:
+            kept[0], places[0], count = scores[own], own, np.int64(1)
+        whole = n // AT_ONCE * AT_ONCE
+        for start in range(0, whole, AT_ONCE):
+            bits = above(x + start * size, bound)
+            if start <= own < start + AT_ONCE:
+                bits &= ~(np.int64(1) << (own - start))
+            end = count + ones(bits)
+            if end > room - AT_ONCE:
+                return
+            for j in range(count, end):
+                i = start + lowest(bits)
+                kept[j], places[j] = scores[i], i
+                bits &= bits - 1
+            count = end
+        for i in range(whole, n):
+            if scores[i] > bound and i != own:
+                kept[count], places[count] = scores[i], i
+                count += 1
+        into[0] += count
+
+    return one_pass
+
+
+def spread(kind: int, number: Any) -> Pass:
+    """Write the answers of `count` entries that were kept from an address on; 0 for all others.
+
+    A float64 holds an address exactly.
+    """
+    size = number(0).itemsize
+
+    def one_pass(x, g, out, n, sums, kept, most, per_t, alpha, count):
+        widest_vectors()
+        room, at = np.int64(most) + AT_ONCE, np.int64(kept)
+        answers, few = carray(pointer(out), n, number), np.int64(count)
+        own = carray(pointer(at + room * size), room, number)
+        places = carray(pointer(at + 2 * room * size), room, np.int32)
+        for i in range(n):
+            answers[i] = number(0)
+        for j in range(few):
+            answers[places[j]] = own[j]
+
+    return one_pass
+
+
 def weigh(kind: int, number: Any) -> Pass:
     """Way back, first: F′ to `out`, ΣF′, ΣF′g and ΣF′z."""
 
@@ -228,6 +296,16 @@ def slope(kind: int, number: Any) -> Pass:
 def slope_of_scores(kind: int, number: Any) -> Pass:
     """The same without the last sum, which nobody wants of a T that is one number."""
     return _slope(number, False)
+
+
+def scale(kind: int, number: Any) -> Pass:
+    """Multiply what is in `out`; the sum."""
+
+    @in_loop
+    def entry(x, g, u, by, lo, per_t, rise, rest):
+        return u * by, (u * by,)
+
+    return pass_of(number, entry, number(0), writes=True)
 
 
 def _slope(number: Any, in_temperature: bool) -> Pass:

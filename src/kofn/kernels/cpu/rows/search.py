@@ -336,7 +336,8 @@ def advance(row, lanes, round_):
     if two_tails and count == lanes.k[r] and below + above < 1:
         # ΣF − k is flat here, but the two tails still balance on a logarithmic scale.
         if below + above < (2 if min(below, above) > faint else 1e3) * faint:
-            theta = balance(row, lanes.anchor[r] + temperature * delta, temperature, eps)
+            theta = lanes.anchor[r] + temperature * delta
+            theta = balance(row, theta, temperature, eps, lanes.alpha[r])
             lanes.anchor[r] = rounded(theta, row.size)
             lanes.delta[r] = (theta - lanes.anchor[r]) / temperature
             lanes.state[r], lanes.fresh[r] = FOUND, 1.0

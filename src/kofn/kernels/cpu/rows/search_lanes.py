@@ -12,8 +12,8 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
-from kofn.kernels.contract import BOUNDED, EDGES, STEPS, TWO_TAILS
-from kofn.kernels.cpu.rows.formulas import edge_beside, shifted
+from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
+from kofn.kernels.cpu.rows.formulas import edge_beside, edge_of, shifted
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -54,7 +54,7 @@ def begin_all(address, alpha, each):
     for r in range(LANES):
         lanes.per_t[r] = 1 / lanes.temperature[r]
         lanes.alpha[r] = lanes.alpha[r] if each else alpha
-        lanes.state[r], lanes.strange[r] = LOST, 0.0
+        lanes.state[r], lanes.strange[r], lanes.few[r] = LOST, 0.0, 0.0
     never_unroll()
 
 
@@ -131,7 +131,7 @@ def open_all(address, count, n, kind, size):
     """Begin the search in the rows whose statistics are plain and whose k is between 0 and n."""
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
-    per_n, edge_of_kind = 1 / n, EDGES[kind]
+    per_n, edge_of_kind = 1 / n, edge_of(kind, lanes.alpha[0])
     for r in range(LANES):
         k, temperature, pivot = lanes.k[r], lanes.temperature[r], lanes.pivot[r]
         mean, square = lanes.total[r] * per_n, lanes.squares[r] * per_n

@@ -7,13 +7,32 @@ import math
 import numpy as np
 from numba import carray
 
+from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.answers import count, likelihoods, log_cotangents, losses
+from kofn.kernels.cpu.rows.answers import (
+    count,
+    label_cotangents,
+    likelihoods,
+    log_cotangents,
+    losses,
+)
 from kofn.kernels.cpu.rows.backward import cotangents, in_alphas
 from kofn.kernels.cpu.rows.forward import weights
-from kofn.kernels.cpu.rows.lanes import PLACE, Group, Row, load_all, nth, pass_over, store_all
+from kofn.kernels.cpu.rows.lanes import (
+    PLACE,
+    Group,
+    Row,
+    apart_of,
+    few_of,
+    load_all,
+    nth,
+    pass_over,
+    spread,
+    store_all,
+)
 from kofn.kernels.cpu.rows.search_lanes import begin_all
 from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer
+from kofn.kernels.cpu.runtime.layout import PART
 from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.split_row import leaving, plain
 
@@ -38,8 +57,10 @@ def forward(job, own, first, last, alpha):
     for start in range(first, last, abs(words[layout.TOGETHER])):
         group = _group(words, own, start, last - start)
         _tell(words, own, start, group.count, alpha)
-        if not weights(group, lanes, words[layout.OUT] != 0):
+        if not weights(group, lanes, words[layout.OUT] != 0, 0):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
+        if words[layout.OUT]:
+            spread(group, lanes)
         store_all(words[layout.HI], start, group.count, size, own + _HI)
         store_all(words[layout.LO], start, group.count, size, own + _LO)
 
@@ -92,20 +113,24 @@ def compare(job, own, first, last, alpha):
     lanes = carray(pointer(own), 1, layout.LANE)[0]
     for start in range(first, last, abs(words[layout.TOGETHER])):
         lost = False
+        labels = words[layout.LABELS] + 8 * start if words[layout.LABELS] else 0
         if words[layout.HI]:
             group = _searched(words, own, start, last, alpha)
         else:
             group = _group(words, own, start, last - start)
             if words[layout.G]:
+                group = Group(group.row, group.count, group.lanes, group.entries, 0)
                 at = words[layout.G] + start * words[layout.N] if words[layout.BYTES] else 0
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
-            lost = not weights(group, lanes, words[layout.OUT] != 0 or not words[layout.LIKELY])
-        labels = words[layout.LABELS] + 8 * start if words[layout.LABELS] else 0
+            wanted = words[layout.OUT] != 0 or not words[layout.LIKELY]
+            lost = not weights(group, lanes, wanted, labels)
         if words[layout.LIKELY]:
             lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)
         else:
             lost |= losses(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
+            if words[layout.OUT]:
+                spread(group, lanes)
         if lost:
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
         _write_two(words, own, start, group.count)
@@ -123,6 +148,17 @@ def logs(job, own, first, last, alpha):
         _write_two(words, own, start, group.count)
 
 
+@on_rows
+def label_logs(job, own, first, last, alpha):
+    """The same for the logarithm of one label's weight, whose cotangents are in the place of k."""
+    words = carray(pointer(job), layout.WORDS, np.int64)
+    lanes = carray(pointer(own), 1, layout.LANE)[0]
+    for start in range(first, last, abs(words[layout.TOGETHER])):
+        group = _searched(words, own, start, last, alpha)
+        if label_cotangents(group, lanes, words[layout.LABELS] + 8 * start):
+            fetch_add(job + 8 * layout.GIVEN_UP, 1)
+
+
 @plain
 def _group(words, own, first, left):
     """Return some of the rows that are left, from the first on."""
@@ -138,8 +174,10 @@ def _group(words, own, first, left):
     team = kept + -(-used * n * size // 8) * 8
     if words[layout.BYTES]:
         g, team = team, team + -(-together * n * size // 8) * 8
+    few = team if not entries and words[layout.KIND] in BOUNDED and n <= PART else 0
+    team += 8 * together * apart_of(few_of(n), size) if few else 0
     row = Row(0, words[layout.PASSES], words[layout.KIND], size, x, g, out, n, sums, team, memo)
-    return Group(row, count, own, entries)
+    return Group(row, count, own, entries, few)
 
 
 @plain

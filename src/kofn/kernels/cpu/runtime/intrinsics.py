@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.compiler.private import cgutils
-from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, REGISTER
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all passes over a row: (x, g, out, n, sums, hi, lo, per_t, alpha, rest)."""
@@ -41,6 +41,19 @@ def call(typingctx, address, x, g, out, n, sums, hi, lo, per_t, alpha, rest):
         return context.get_dummy_value()
 
     return types.none(types.int64, *PASS.args), codegen
+
+
+@intrinsic
+def ask(typingctx, address, which, z):
+    """The answer to a question about a number, by the function at `address`, a float64."""
+
+    def codegen(context, builder, signature, arguments):
+        takes = [context.get_value_type(t) for t in (types.int64, types.float64)]
+        function = ir.FunctionType(ir.DoubleType(), takes).as_pointer()
+        at = builder.fptosi(arguments[0], ir.IntType(64))
+        return builder.call(builder.inttoptr(at, function), arguments[1:])
+
+    return types.float64(types.float64, types.int64, types.float64), codegen
 
 
 @intrinsic
@@ -207,3 +220,51 @@ def never_unroll(typingctx):
         return context.get_dummy_value()
 
     return types.none(), codegen
+
+
+def _compared(how: str) -> Any:
+    """Return an intrinsic that compares AT_ONCE numbers, from an address on, with a bound of their
+    type: a bit for each.
+    """
+
+    @intrinsic
+    def bits(typingctx, address, bound):
+        def codegen(context, builder, signature, arguments):
+            number, word = arguments[1].type, ir.IntType(32)
+            vector = ir.VectorType(number, AT_ONCE)
+            at = builder.inttoptr(arguments[0], vector.as_pointer())
+            keys = builder.load(at, align=signature.args[1].bitwidth // 8)
+            none = ir.Constant(vector, ir.Undefined)
+            one = builder.insert_element(none, arguments[1], word(0))
+            first = ir.Constant(ir.VectorType(word, AT_ONCE), [0] * AT_ONCE)
+            are_integers = isinstance(number, ir.IntType)
+            compare = builder.icmp_signed if are_integers else builder.fcmp_ordered
+            flags = compare(how, keys, builder.shuffle_vector(one, none, first))
+            return builder.bitcast(flags, ir.IntType(AT_ONCE))
+
+        return types.int64(types.int64, bound), codegen
+
+    return bits
+
+
+reaching, above = _compared(">="), _compared(">")
+
+
+@intrinsic
+def ones(typingctx, bits):
+    """Count the bits that are set."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def lowest(typingctx, bits):
+    """The place of the lowest bit that is set, or AT_ONCE if none is."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return types.int64(types.int64), codegen

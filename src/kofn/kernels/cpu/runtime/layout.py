@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 REGISTER = 64  # bytes of the widest vector
+AT_ONCE = 64  # numbers that are compared at once: a bit of a word for each
 
 # The first integers of a job: the next row, how many are done, how many there are, and how many are
 # taken at once.

@@ -227,12 +227,12 @@ def by_kind(
 
 def of_kinds(
     kinds: tuple[Traits, ...], target: Target, name: str, takes: str, others: str, z: str,
-    more: dict[str, Any],
+    more: dict[str, Any], first: int = 0,
 ) -> Any:  # fmt: skip
-    """Return the same of these links."""
+    """Return the same of these links, whose numbers begin with `first`."""
     names = {"real": real, "math": math, "__name__": __name__} | more
     chosen = Chosen(target, name, takes, names)
-    for number, traits in enumerate(kinds):
+    for number, traits in enumerate(kinds, first):
         if name in traits.kind.formulas:
             given = {"rest": "1 - q"} | ({"z": "a" if traits.bounded else z} if z else {})
             chosen.add(number, traits.kind.formulas[name], given)

@@ -12,8 +12,8 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
 from kofn.kernels.gpu.rows.loops import Stretch, scores
-from kofn.kernels.gpu.rows.mend import order_of
 from kofn.kernels.gpu.rows.one_program import per_row, row_of
+from kofn.kernels.gpu.rows.words import order_of
 
 LAST = tl.constexpr(0x7FFFFFFF)
 

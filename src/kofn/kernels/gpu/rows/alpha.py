@@ -23,7 +23,7 @@ def in_alpha(
     p = link.cdf(z).masked_fill(theta[0].isinf()[..., None] | (x == torch.inf), 1.0)
     each = cotangent.double()
     each = each.masked_fill(constant | (p == 0), 0.0) if logs else each * p
-    cotangents: Tensor = by_weights(p, each, torch.as_tensor(link.alpha)[..., 0])
+    cotangents: Tensor = by_weights(p, each, torch.atleast_1d(torch.as_tensor(link.alpha))[..., 0])
     return (cotangents + 0 * theta[0].masked_fill(theta[0].isinf(), 0.0)).to(theta.dtype)
 
 

@@ -10,10 +10,18 @@ from kofn.kernels.gpu.rows.formulas import (
     INF,
     LOG2_E,
     NORMAL,
+    is_balanced_by_logs,
     is_capped,
+    log_tail,
 )
 from kofn.kernels.gpu.rows.loops import entries, scores
-from kofn.kernels.gpu.rows.words import PER_ROOT_2_PI, mills
+from kofn.kernels.gpu.rows.words import (
+    PER_ROOT_2_PI,
+    between_places,
+    mills,
+    number_at,
+    place_of,
+)
 
 
 @triton.jit
@@ -108,6 +116,10 @@ def _side(
             share = tl.exp2(deep * (2.0 * near[:, None] + deep) * (-0.5 * LOG2_E))
             share = tl.where(deep > 0.0, share, 1.0)
             total += tl.where(share > 0.0, share * mills(near[:, None] + deep), 0.0)
+        elif is_balanced_by_logs(KIND):
+            of_edge, steep = _relative(KIND, UPPER, near[:, None], deep)
+            total += of_edge
+            share = tl.where(of_edge > 0.0, of_edge * steep, 0.0)
         else:
             share = tl.exp2(deep * -LOG2_E)
             total += share
@@ -115,6 +127,52 @@ def _side(
         product += tl.where(share > 0.0, share * g, 0.0)
     per_total = _per(tl.sum(total, axis=1))
     return tl.sum(slope, axis=1) * per_total, tl.sum(product, axis=1) * per_total
+
+
+@triton.jit
+def _relative(KIND: tl.constexpr, UPPER: tl.constexpr, near, deep):
+    """Return (a tail `deep` beyond the score next to θ, relative to its tail; the steepness)."""
+    sign = 1.0 if UPPER else -1.0
+    log_of_tail, steep = log_tail(KIND, UPPER, (near + deep) * sign)
+    of_edge, _ = log_tail(KIND, UPPER, near * sign)
+    return tl.exp(log_of_tail - of_edge), steep
+
+
+@triton.jit
+def _more_below(KIND: tl.constexpr, stretch, left, right, u, v, per_t, BLOCK: tl.constexpr):
+    """Return whether the tails below θ are more than those above, u and v from the edges."""
+    below = tl.zeros((stretch.here.shape[0], BLOCK), tl.float32)
+    above = below
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = scores(stretch, at, -INF, BLOCK)
+        under, over = (left[:, None] - x) * per_t[:, None], (x - right[:, None]) * per_t[:, None]
+        low, _ = _relative(KIND, False, u[:, None], tl.maximum(under, 0.0))
+        high, _ = _relative(KIND, True, v[:, None], tl.maximum(over, 0.0))
+        below += tl.where((under >= 0.0) & (x > DELETED), low, 0.0)
+        above += tl.where((over >= 0.0) & (x < INF), high, 0.0)
+    log_below, _ = log_tail(KIND, False, -u)
+    log_above, _ = log_tail(KIND, True, v)
+    return log_below - log_above + tl.log(tl.sum(below, axis=1) / tl.sum(above, axis=1)) > 0.0
+
+
+@triton.jit
+def log_balance(KIND: tl.constexpr, stretch, left, right, per_t, BLOCK: tl.constexpr):
+    """Return (θ's nearer edge, twice, and the temperatures from it to θ) between two edges.
+
+    Nothing is known of a tail but its logarithm, so it halves, in the order of floats.
+    """
+    width = tl.minimum((right - left) * per_t, 1e30)
+    away = 0.5 * width
+    upper = _more_below(KIND, stretch, left, right, away, away, per_t, BLOCK)
+    low, high = place_of(away) * 0, place_of(away)
+    for _ in range(31):
+        middle = between_places(low, high)
+        away = number_at(middle)
+        u, v = tl.where(upper, width - away, away), tl.where(upper, away, width - away)
+        more = _more_below(KIND, stretch, left, right, u, v, per_t, BLOCK)
+        low, high = tl.where(more == upper, low, middle), tl.where(more == upper, middle, high)
+    nearer, away = tl.where(upper, right, left), number_at(high)
+    return nearer, nearer, tl.where(upper, -away, away)
 
 
 @triton.jit

@@ -15,7 +15,16 @@ import triton
 import triton.language as tl
 
 from kofn.kernels import contract
-from kofn.kernels.gpu.rows.words import LOG2_E, by_kind
+from kofn.kernels.gpu.rows.own import Own
+from kofn.kernels.gpu.rows.words import (
+    FARTHEST,
+    LOG2_E,
+    between_places,
+    by_kind,
+    log_rest,
+    number_at,
+    place_of,
+)
 
 LAPLACE = tl.constexpr(contract.LAPLACE)
 NORMAL = tl.constexpr(contract.NORMAL)
@@ -30,8 +39,9 @@ SERVED = tuple(
     if number not in contract.TWO_TAILS
     or contract.KINDS[number].kind.exponential_tails
     or number == contract.NORMAL
+    or "log_below" in contract.KINDS[number].kind.formulas
 )
-"""The links whose tails far.py and `_balance` of one_program.py know: others are for array code."""
+"""The links whose tails far.py knows: others are for array code."""
 
 EPS = tl.constexpr(2.0**-23)
 TINY = tl.constexpr(2.0**-126)
@@ -46,16 +56,26 @@ CAPPED = tl.constexpr(contract.CAPPED)
 OCTAVES = tl.constexpr(contract.OCTAVES)
 
 
+# All but a user's own, of which its number knows.
+BY_LOGS = tl.constexpr(
+    tuple(
+        number
+        for number in contract.TWO_TAILS
+        if not contract.KINDS[number].kind.exponential_tails and number != contract.NORMAL
+    )
+)
+
+
 @triton.constexpr_function
 def has_two_tails(kind):
     """Return whether 0 < F < 1 everywhere."""
-    return kind in TWO_TAILS.value
+    return kind.traits.two_tails if isinstance(kind, Own) else kind in TWO_TAILS.value
 
 
 @triton.constexpr_function
 def is_bounded(kind):
     """Return whether F is 0 up to an end."""
-    return kind in BOUNDED.value
+    return kind.traits.bounded if isinstance(kind, Own) else kind in BOUNDED.value
 
 
 @triton.constexpr_function
@@ -67,13 +87,31 @@ def is_capped(kind):
 @triton.constexpr_function
 def is_in_octaves(kind):
     """Return whether distances are powers of 2."""
-    return kind in OCTAVES.value
+    return kind.traits.kind.octaves if isinstance(kind, Own) else kind in OCTAVES.value
 
 
 @triton.constexpr_function
 def edge_of(kind):
     """Return where z is counted from by a link without an alpha."""
-    return contract.EDGES[kind]
+    return kind.edge if isinstance(kind, Own) else contract.EDGES[kind]
+
+
+@triton.constexpr_function
+def is_balanced_by_logs(kind):
+    """Return whether nothing is known of the tails but their logarithms."""
+    return kind.traits.two_tails if isinstance(kind, Own) else kind in BY_LOGS.value
+
+
+@triton.constexpr_function
+def may_be_heavy(kind):
+    """Return whether F may be more than nothing where z is cut."""
+    return isinstance(kind, Own) and kind.traits.two_tails and not kind.traits.kind.octaves
+
+
+@triton.constexpr_function
+def has_quantile(kind):
+    """Return whether a link has a formula of F⁻¹."""
+    return not isinstance(kind, Own) or "quantile" in kind.traits.kind.formulas
 
 
 @triton.jit
@@ -120,11 +158,39 @@ _density = by_kind("density", "y, alpha")
 _quantile = by_kind("quantile", "q, rest, alpha")
 
 
+_log_below, _log_above = by_kind("log_below", "z", z="z"), by_kind("log_above", "z", z="z")
+
+
+@triton.jit
+def log_tail(KIND: tl.constexpr, UPPER: tl.constexpr, z):
+    """Return (log F, F′/F) below θ, or (log(1 − F), F′/(1 − F)) above."""
+    z = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST)
+    if UPPER:
+        log_of_tail, steep = _log_above(KIND, z)
+    else:
+        log_of_tail, steep = _log_below(KIND, z)
+    return tl.maximum(log_of_tail, -3e38), steep  # no ∞ − ∞
+
+
+@triton.jit
+def by_logs(KIND: tl.constexpr, z, alpha):
+    """Return (log F, F′/F, log F′) by the logarithms of both tails, so that none underflows."""
+    t, upper, slope, _ = tail(KIND, z * unit(KIND, 1.0), alpha)
+    low, steep = log_tail(KIND, False, z)
+    high, fall = log_tail(KIND, True, z)
+    t = tl.where(upper, t, 0.0)
+    logs = tl.where(upper, high + tl.log(fall), low + tl.log(steep))
+    return tl.where(upper, log_rest(t), low), tl.where(upper, slope / (1.0 - t), steep), logs
+
+
 @triton.jit
 def weight(KIND: tl.constexpr, y, alpha):
     """F."""
     t, upper, _, _ = tail(KIND, y, alpha)
-    return tl.where(upper, 1.0 - t, t)
+    p = tl.where(upper, 1.0 - t, t)
+    if may_be_heavy(KIND):
+        p = tl.where(y > -FARTHEST, p, 0.0)
+    return p
 
 
 @triton.jit
@@ -134,6 +200,8 @@ def density(KIND: tl.constexpr, y, alpha):
         first = _density(KIND, y, alpha)
     else:
         _, _, first, _ = tail(KIND, y, alpha)
+    if may_be_heavy(KIND):
+        first = tl.where(tl.abs(y) < FARTHEST, first, 0.0)
     return first
 
 
@@ -141,4 +209,15 @@ def density(KIND: tl.constexpr, y, alpha):
 def quantile(KIND: tl.constexpr, q, rest, alpha):
     """Return the y at which F = q, roughly (the normal one to 5e-4); rest = 1 − q."""
     q, rest = tl.maximum(q, TINY), tl.maximum(rest, TINY)
-    return _quantile(KIND, q, rest, alpha) - outside(KIND, alpha)
+    if has_quantile(KIND):
+        found = _quantile(KIND, q, rest, alpha) - outside(KIND, alpha)
+    else:
+        # By halving in the order of floats, to 2⁻¹¹ of it.
+        low, high = place_of(q * 0.0 - FARTHEST), place_of(q * 0.0 + FARTHEST)
+        for _ in range(21):
+            middle = between_places(low, high)
+            t, upper, _, _ = tail(KIND, number_at(middle) * unit(KIND, 1.0), alpha)
+            below = tl.where(upper, t > rest, t < q)
+            low, high = tl.where(below, middle, low), tl.where(below, high, middle)
+        found = number_at(high)
+    return found

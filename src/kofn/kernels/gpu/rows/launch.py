@@ -12,16 +12,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import kind_of_rows
+from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
 from kofn.kernels.gpu.rows import answers, many_programs, one_program
+from kofn.kernels.gpu.rows import losses as of_losses
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
+from kofn.kernels.gpu.rows.own import kind_of_rows
+from kofn.kernels.gpu.rows.own import why_not as why_not
 
+RATED = SERVED
+"""The links whose `losses` rate rows."""
 LONG = 32_768  # entries up to which one program has a row to itself
 PART = 8_192  # entries of a longer row that a program takes, of those up to a million
 VECTOR = 4  # entries that a thread loads at once
@@ -56,7 +61,7 @@ def shape_of(n: int) -> Shape:
 
 
 def _answer(kernel: Any, given: Given, link: Any, arrays: tuple[Any, ...], *more: Any) -> None:
-    """Launch a kernel of answers.py, which takes whole rows of any length."""
+    """Launch a kernel of answers.py or losses.py, which takes whole rows of any length."""
     if given.count:
         shape, kind = shape_of(given.n), () if link is None else (kind_of_rows(link),)
         programs, options = -(-given.count // shape.rows), options_of(shape.warps, WIDER)
@@ -94,8 +99,8 @@ def log_gradients(
 
 
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
-    """Return S_k and its slope in the temperature, like θ."""
-    found, x = empty(theta, theta.shape), packed(x)
+    """Return S_k and its slopes in the temperature and in k, (3, …)."""
+    found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
     _answer(answers.values, _given(x, k, temperature, theta, link), link, (found,))
     return found
 
@@ -107,7 +112,7 @@ def losses(
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
 
     With `rated`, a label that does not count and class weights, losses are those of `_keep` in
-    answers.py, and two numbers of it follow.
+    losses.py, and two numbers of it follow.
     """
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
     found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
@@ -115,21 +120,35 @@ def losses(
     ignored, by_class = rated or (_NO_LABEL, None)
     # An array that nobody touches stands for one that is not there.
     into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
-    to = answers.Compared(target, into, found, each, ignored)
+    to = of_losses.Compared(target, into, found, each, ignored)
     how = wanted, rated is not None, by_class is not None
     if likely:
-        _answer(answers.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
+        _answer(of_losses.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
         return found, residual, False
     k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
     soft = not labels and target.is_floating_point()
-    with_omega = soft and kind_of_rows(link) in answers.WITH_OMEGA
+    with_omega = soft and kind_of_rows(link) in of_losses.WITH_OMEGA
     given = _given(x, k, temperature, theta, link)
-    _answer(answers.losses, given, link, (to,), labels, with_omega, *how)
+    _answer(of_losses.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
-        found[0] += link.omega(target.double()).sum(-1).float()
+        bent = link.omega(target.double()).sum(-1).float()
+        found[0] += bent if rated is None else (bent * found[2]).masked_fill_(found[2] == 0, 0)
     slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
     return (found, residual, False) if slopes is None else (found, residual, False, slopes)
+
+
+def missed(
+    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return (minus the values at labels, as `losses` rates them; labels that are in range)."""
+    x, batch = packed(x), x.shape[:-1]
+    found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
+    each = x if by_class is None else packed(by_class)
+    to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
+    given = _given(x, 1.0, 1.0, found, _ANY)
+    _answer(of_losses.missed, given, None, (to, labels), by_class is not None)
+    return found, labels
 
 
 def weights(
@@ -231,6 +250,7 @@ def _number(one: Any) -> Any:
 # takes 64 registers where it needs a few more, and puts the rest in memory.
 OPTIONS = {"enable_fp_fusion": True, "maxnreg": 80}
 _NO_LABEL = -100
+_ANY = link_of(LINEAR, 0.0)  # of no use
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
 

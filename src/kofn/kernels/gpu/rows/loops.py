@@ -21,9 +21,11 @@ from kofn.kernels.gpu.rows.formulas import (
     LINEAR,
     density,
     distance,
+    may_be_heavy,
     tail,
     weight,
 )
+from kofn.kernels.gpu.rows.words import FARTHEST
 
 
 class Stretch(NamedTuple):
@@ -194,7 +196,8 @@ def write(KIND: tl.constexpr, stretch, out_row, theta, end, BLOCK: tl.constexpr)
 
     A second loop corrects deleted scores where θ is so low, at a T of 1e29 or so, that F(x) > 0.
     """
-    low = ((theta.hi - DELETED) + theta.lo) * theta.per_unit < 200.0
+    least = FARTHEST if may_be_heavy(KIND) else 200.0
+    low = ((theta.hi - DELETED) + theta.lo) * theta.per_unit < least
     for at in range(stretch.first, stretch.last, BLOCK):
         x, filled = scores(stretch, at, -INF, BLOCK)
         p = weight(KIND, distance(x, theta), alpha_of_entries(theta))

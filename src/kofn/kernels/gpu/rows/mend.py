@@ -12,6 +12,7 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows.formulas import EPS, INF, has_two_tails, is_capped
 from kofn.kernels.gpu.rows.search import is_flat
+from kofn.kernels.gpu.rows.words import between_places, number_at, place_of
 
 MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
 LINE = tl.constexpr(33)  # rounds until two neighbours are left of all floats, with the first
@@ -29,32 +30,10 @@ def is_doubtful(row, s):
 
 
 @triton.jit
-def order_of(value):
-    """Return a float's place in the order of all, and back: from the bits of either."""
-    return tl.where(value < 0, value ^ 0x7FFFFFFF, value)
-
-
-@triton.jit
-def _place(value):
-    return order_of(value.to(tl.int32, bitcast=True))
-
-
-@triton.jit
-def _number(place):
-    return order_of(place).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _middle(low, high):
-    """Return the place between two, without overflow."""
-    return (low & high) + ((low ^ high) >> 1)
-
-
-@triton.jit
 def whole_line(hi):
     """Return (the ends of the bracket as places, the origin of distances, and their direction)."""
     zero = tl.zeros_like(hi)
-    return _place(zero - MOST), _place(zero + INF), zero, zero + 1.0
+    return place_of(zero - MOST), place_of(zero + INF), zero, zero + 1.0
 
 
 @triton.jit
@@ -76,12 +55,12 @@ def judge(KIND: tl.constexpr, row, at, sums):
 def halve(at, excess, low, high, anchor, sign):
     """Return the bracket after the evaluation where `between_ends` said."""
     beyond = (excess > 0.0) == (sign > 0.0)
-    middle = _middle(low, high)
+    middle = between_places(low, high)
     if at == LINE:
         half = _half(low, high)
         sign = tl.where(excess > 0.0, -1.0, 1.0)
-        anchor = tl.where(excess > 0.0, _number(high), _number(low))
-        low, high = low * 0, _place(half)
+        anchor = tl.where(excess > 0.0, number_at(high), number_at(low))
+        low, high = low * 0, place_of(half)
     elif at > 0:
         low, high = tl.where(beyond, middle, low), tl.where(beyond, high, middle)
     return low, high, anchor, sign
@@ -90,15 +69,15 @@ def halve(at, excess, low, high, anchor, sign):
 @triton.jit
 def between_ends(at, low, high, anchor, sign):
     """Return the next place to evaluate, in two floats."""
-    hi, lo = anchor, sign * _number(_middle(low, high))
+    hi, lo = anchor, sign * number_at(between_places(low, high))
     if at < LINE:
         hi, lo = lo, tl.zeros_like(lo)
     elif at == LINE:
-        hi, lo = _number(low), _half(low, high)
+        hi, lo = number_at(low), _half(low, high)
     return hi, lo
 
 
 @triton.jit
 def _half(low, high):
     """Return half of the distance between two neighbours."""
-    return tl.minimum(_number(high) * 0.5 - _number(low) * 0.5, MOST * 0.25)
+    return tl.minimum(number_at(high) * 0.5 - number_at(low) * 0.5, MOST * 0.25)

@@ -18,6 +18,7 @@ from kofn.kernels.gpu.rows.formulas import (
     NORMAL,
     TINY,
     has_two_tails,
+    is_balanced_by_logs,
     is_bounded,
     is_capped,
     outside,
@@ -230,6 +231,8 @@ def _balance(KIND: tl.constexpr, stretch, hi, lo, temperature, BLOCK: tl.constex
             u, v = 0.5 * width + shift, 0.5 * width - shift
             tails = far.far_normal_tails(stretch, left, right, u, v, per_t, BLOCK)
             shift = far.normal_balance(shift, width, *tails)
+    elif is_balanced_by_logs(KIND):
+        left, right, shift = far.log_balance(KIND, stretch, left, right, per_t, BLOCK)
     else:
         # So far from θ both tails are pure exponentials.
         below, above = far.far_tails(stretch, left, right, per_t, BLOCK)

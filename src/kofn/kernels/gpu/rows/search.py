@@ -29,6 +29,7 @@ from kofn.kernels.gpu.rows.formulas import (
     is_capped,
     quantile,
 )
+from kofn.kernels.gpu.rows.own import Own
 from kofn.kernels.gpu.rows.words import inverse
 
 ROUNDS = tl.constexpr(128)  # evaluations before the search ends wherever it is
@@ -221,13 +222,13 @@ def halley(k, live, total, rest, excess, weight, slope):
 @triton.constexpr_function
 def last_step(kind):
     """Return the longest last step: its cube, or its square at a kink, is below rounding."""
-    return LAST.value[kind]
+    return kind.last if isinstance(kind, Own) else LAST.value[kind]
 
 
 @triton.constexpr_function
 def steps_beyond(kind):
     """Return the number of steps that go beyond the end of a link's support, from close by."""
-    return STEPS.value[kind]
+    return kind.traits.kind.steps if isinstance(kind, Own) else STEPS.value[kind]
 
 
 @triton.jit

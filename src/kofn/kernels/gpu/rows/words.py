@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from typing import Any
@@ -13,13 +14,15 @@ import triton
 import triton.language as tl
 
 from kofn.kernels import constants
-from kofn.kernels.contract import KINDS
-from kofn.links.targets import Target, arguments_of, restated, written
+from kofn.kernels.contract import KINDS, Traits
+from kofn.links.targets import Target, arguments_of, parsed, written
 from kofn.links.vocabulary import KINK as ROUNDINGS
 
 LOG2_E = tl.constexpr(1 / math.log(2))
 MILLS = tl.constexpr(constants.MILLS)
 PER_ROOT_2_PI = tl.constexpr(1 / math.sqrt(2 * math.pi))
+ROOT_2 = tl.constexpr(math.sqrt(2))
+FARTHEST = tl.constexpr(1e18)  # its square is finite
 PER_FACTORIAL = tl.constexpr(tuple(1 / math.factorial(j + 2) for j in range(9)))
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
 KINK = tl.constexpr(ROUNDINGS * 2.0**-23)
@@ -130,9 +133,9 @@ def sqrt(z):
 
 @triton.jit
 def log1p(e):
-    """log(1 + e) for 0 ≤ e ≤ 1: the rounding of 1 + e cancels."""
+    """log(1 + e) for e > −1: the rounding of 1 + e cancels."""
     u = 1.0 + e
-    return tl.where(u > 1.0, tl.log(u) * (e / tl.where(u > 1.0, u - 1.0, 1.0)), e)
+    return tl.where(u != 1.0, tl.log(u) * (e / tl.where(u != 1.0, u - 1.0, 1.0)), e)
 
 
 @triton.jit
@@ -157,6 +160,31 @@ def expm2(u):
 
 
 @triton.jit
+def expm1(u):
+    """e^u − 1 for −0.71 ≤ u ≤ 0.71."""
+    below = -tl.abs(u)
+    change = expm2(below) + below
+    return tl.where(u < 0.0, change, -change / (change + 1.0))
+
+
+@triton.jit
+def erfc(z):
+    t, _ = normal_tail(tl.abs(z) * ROOT_2)
+    return tl.where(z < 0.0, 2.0 - 2.0 * t, 2.0 * t)
+
+
+@triton.jit
+def raised_to(base, exponent):
+    """base^exponent, where that is a normal number."""
+    return tl.exp2(tl.log2(base) * exponent)
+
+
+@triton.jit
+def quotient(a, b):
+    return a / b
+
+
+@triton.jit
 def far(z):
     return 125.0
 
@@ -168,7 +196,7 @@ def reach(z):
 
 @triton.jit
 def farthest(z):
-    return 1e18
+    return FARTHEST
 
 
 @triton.jit
@@ -178,11 +206,35 @@ def far_tail(z):
     return tl.log(ratio) - 0.5 * z * z, PER_ROOT_2_PI / ratio, ratio * bell(z)
 
 
+@triton.jit
+def order_of(value):
+    """Return a float's place in the order of all, and back: from the bits of either."""
+    return tl.where(value < 0, value ^ 0x7FFFFFFF, value)
+
+
+@triton.jit
+def place_of(value):
+    return order_of(value.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def number_at(place):
+    return order_of(place).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def between_places(low, high):
+    """Return the place between two, without overflow."""
+    return (low & high) + ((low ^ high) >> 1)
+
+
 # Each is a function of this file: Triton's interpreter does not call its own through a name.
 _WORDS = {
     "divided": over,
+    "erfc": erfc,
     "exp": exp,
     "exp_in_reach": exp,
+    "expm1": expm1,
     "expm2": expm2,
     "far": far,
     "far_tail": far_tail,
@@ -205,16 +257,52 @@ _WORDS = {
 }
 
 
+class _Numbered(ast.NodeTransformer):
+    """Writes numbers in the place of their names, for Triton's interpreter takes a constant times
+    a block for a constant; and powers by a word.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        value = self.names.get(node.id)
+        return ast.Constant(value) if isinstance(value, float) else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Pow):
+            return node
+        if not (isinstance(node.right, ast.Constant) and node.right.value in range(1, 9)):
+            return ast.Call(ast.Name("raised_to"), [node.left, node.right], [])
+        product = node.left
+        for _ in range(1, node.right.value):
+            product = ast.BinOp(product, ast.Mult(), node.left)
+        return product
+
+
 _place = itertools.count()
 
 
 def _compiled(function: Any, names: dict[str, Any]) -> Any:
     # Triton tells functions apart by their modules and names, and links have some of one name.
-    here = {"__name__": f"{__name__}.of_{next(_place)}", "tl": tl}
-    return triton.jit(restated(function, names | here))
+    names |= {"__name__": f"{__name__}.of_{next(_place)}", "tl": tl, "raised_to": raised_to}
+    tree = _Numbered(names).visit(parsed(function))
+    text = ast.unparse(ast.fix_missing_locations(tree))
+    return triton.jit(written(text, function.__name__, names))
 
 
-OF_ENTRIES = Target(_WORDS, _compiled, tl.constexpr)
+OF_ENTRIES = Target(_WORDS, _compiled)
+OF_OWN = Target(_WORDS | {"divided": quotient, "over": quotient}, _compiled)
+"""Formulas of users' own links may divide by what is below 0."""
+
+_TAKES: dict[str, tuple[str, dict[str, str]]] = {}
+
+
+@triton.constexpr_function
+def formula_of(kind, name):
+    """Return a formula of a user's own link, as `of_link` makes it."""
+    return kind.formula(name)
 
 
 def by_kind(name: str, takes: str, **of: str) -> Any:
@@ -223,24 +311,50 @@ def by_kind(name: str, takes: str, **of: str) -> Any:
     A formula takes those arguments that it names, or what `of` says for a name. `gpu_` before a
     formula's name makes it the GPU's own.
     """
-    names: dict[str, Any] = {"tl": tl, "apart": apart, "__name__": __name__}
+    _TAKES[name] = takes, of
+    names: dict[str, Any] = {"formula_of": formula_of, **_NAMES}
     lines = [f"def {name}(KIND: tl.constexpr, {takes}):"]
     for number, traits in enumerate(KINDS):
-        formulas = traits.kind.formulas
-        formula = formulas.get(f"gpu_{name}", formulas.get(name))
-        formula = formulas.get("tail_of_size", formula) if name == "tail" else formula
-        if formula is None or not (traits.bounded or name != "density"):
-            continue
-        names[f"{name}_{number}"] = OF_ENTRIES(formula)
-        wanted = arguments_of(formula)
-        lines.append(f"    {'elif' if len(lines) > 1 else 'if'} KIND == {number}:")
-        if "a" in wanted:
-            lines.append(f"        a, b = {'apart(y)' if traits.two_tails else 'tl.exp2(y), 1.0'}")
-        if "e" in wanted:
-            lines.append("        e, upper = tl.exp2(-tl.abs(y)), y > 0.0")
-        z = "tl.minimum(tl.maximum(y, -125.0), 125.0)" if traits.two_tails else "y"
-        mine = {"z": z, "per_b": "1.0", "rise": "alpha - 1.0"} | of
-        called = ", ".join(mine.get(each, each) for each in wanted)
-        lines.append(f"        found = {name}_{number}({called})")
-    lines.append("    return found")
+        called = _called(name, traits, OF_ENTRIES, names)
+        if called and (traits.bounded or name != "density"):
+            lines += [f"    {'elif' if len(lines) > 1 else 'if'} KIND == {number}:", *called]
+    lines += [
+        "    else:",
+        f'        found = formula_of(KIND, "{name}")({takes})',
+        "    return found",
+    ]
     return triton.jit(written("\n".join(lines) + "\n", name, names))
+
+
+def of_link(traits: Traits, name: str) -> Any:
+    """Return the function that `by_kind` makes, of one link, and without KIND."""
+    names = dict(_NAMES)
+    lines = [f"def own_{name}({_TAKES[name][0]}):", *_called(name, traits, OF_OWN, names)]
+    text = "\n".join((*lines, "        return found\n"))
+    return triton.jit(written(text, f"own_{name}", names))
+
+
+_NAMES: dict[str, Any] = {"tl": tl, "apart": apart, "FARTHEST": FARTHEST, "__name__": __name__}
+
+
+def _called(name: str, traits: Traits, target: Target, names: dict[str, Any]) -> list[str]:
+    """Return the lines that call a link's formula, which goes to the names; none without it."""
+    formulas, of = traits.kind.formulas, dict(_TAKES[name][1])
+    formula = formulas.get(f"gpu_{name}", formulas.get(name))
+    formula = formulas.get("tail_of_size", formula) if name == "tail" else formula
+    if formula is None and name == "log_above":  # of a symmetric link
+        formula, of["z"] = formulas.get("log_below"), "-z"
+    if formula is None:
+        of_own = target is OF_OWN and name == "above"
+        return ["        found = tl.maximum(part - (z + edge), 0.0)"] if of_own else []
+    names[f"{name}_{traits.kind.number}"] = target(formula)
+    wanted, lines = arguments_of(formula), []
+    if "a" in wanted:
+        lines.append(f"        a, b = {'apart(y)' if traits.two_tails else 'tl.exp2(y), 1.0'}")
+    if "e" in wanted:
+        lines.append("        e, upper = tl.exp2(-tl.abs(y)), y > 0.0")
+    far = "125.0" if target is OF_ENTRIES else "FARTHEST"
+    z = f"tl.minimum(tl.maximum(y, -{far}), {far})" if traits.two_tails else "y"
+    mine = {"z": z, "per_b": "1.0", "rise": "alpha - 1.0"} | of
+    called = ", ".join(mine.get(each, each) for each in wanted)
+    return [*lines, f"        found = {name}_{traits.kind.number}({called})"]

@@ -1,0 +1,94 @@
+"""Losses of plain torch tensors for one label per row, or weights, with their mean, as one node of
+autograd (test_adapters_labelled.py).
+
+Of rows and labels that are as usual, nothing but the sum of the losses has to be looked at: a label
+out of range, and a row that does not count, would show there.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib import import_module
+from typing import Any
+
+from kofn import kernels, links
+from kofn.adapters.route import serving
+from kofn.arrays import torch as of_torch
+from kofn.links import table
+from kofn.operations.losses import LOSS
+from kofn.operations.operation import Operation
+from kofn.rows.given import NUMBERS, ONE, given_for_kernels
+
+MOST = 256
+"""Calls that are kept; before there are more, all are forgotten."""
+
+_kept: dict[Any, Any] = {}
+"""By all but the numbers of scores and target: their Call, or False if there is none."""
+
+
+def reduced(
+    operation: Operation, settings: tuple[Any, ...], link: tuple[Any, Any], scores: Any,
+    target: Any, temperature: Any, dim: Any, mask: Any, reduction: Any,
+    weight: Any = None, label_smoothing: Any = 0.0, ignore_index: Any = -100, k: Any = ONE,
+) -> Any:  # fmt: skip
+    """Return the mean or the sum of losses whose slope is (p − t)/T, or of −log p; None if the call
+    is another.
+
+    `link` is one by its name, or as an object, and alpha of entmax, or None; other arguments are
+    the caller's, unchecked.
+    """
+    if mask is not None or weight is not None or type(label_smoothing) not in NUMBERS:
+        return None
+    state = of_torch.state if "torch" in sys.modules else None
+    if state is None or not (state.is_eager(scores) and state.is_eager(target)):
+        return None
+    torch, shape, dtype = sys.modules["torch"], scores.shape, target.dtype
+    is_labels = dtype is torch.int64 and target.shape == shape[:-1]
+    if not (is_labels or (dtype is scores.dtype and target.shape == shape)):
+        return None
+    if not (scores.is_cpu and target.is_cpu and kernels.wanted()) or label_smoothing != 0:
+        return None
+    if type(dim) is not int or dim != -1 or type(reduction) is not str:
+        return None
+    if type(ignore_index) is not int or type(temperature) not in NUMBERS:
+        return None
+    if type(link[0]) is not str or type(link[1]) not in (*NUMBERS, type(None)):
+        return None
+    own = is_labels, settings, link, temperature, reduction, ignore_index, k
+    key = operation, shape, scores.dtype, *own
+    call = _kept.get(key)
+    if call is None:
+        if len(_kept) >= MOST:
+            _kept.clear()
+        _kept[key] = call = _call_of(operation, scores, *own) or False
+    if not call:
+        return None
+    if scores.requires_grad and torch.is_grad_enabled():
+        return call.applied(scores, target)
+    found = call.answers(scores, target, False)
+    return None if found is None else found[0]
+
+
+def _call_of(
+    operation: Operation, scores: Any, is_labels: bool, settings: Any, link: Any,
+    temperature: Any, reduction: str, ignored: int, k: Any,
+) -> Any:  # fmt: skip
+    """Return a Call of torch/labelled.py for such arguments; None if they do not make one."""
+    torch, shape = sys.modules["torch"], scores.shape
+    wide = scores.dtype in (torch.float32, torch.float64)
+    if not wide or 0 in shape or 0 <= ignored < shape[-1] or reduction not in ("mean", "sum"):
+        return None
+    if k is not ONE and not 1 <= k <= shape[-1]:
+        return None
+    whole = table.resolve(link[0]) if link[1] is None else links.entmax(link[1])
+    k = k if k is ONE else float(k)
+    given = given_for_kernels(scores, k, whole, temperature, -1, None)
+    backend, alpha = serving(operation, given, "torch"), given.link.alpha
+    if backend is None or not (alpha is None or (is_labels and type(alpha) is float)):
+        return None
+    if not is_labels and operation is not LOSS:
+        return None
+    make = import_module(f"{__package__}.torch.labelled").Call
+    count = math.prod(shape[:-1]) if reduction == "mean" else 1
+    return make(operation, backend, operation.of.without_tensors(given), settings, count)

@@ -1,0 +1,119 @@
+"""The node of autograd of a reduced loss of labels (test_adapters_labelled.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kofn.adapters.torch import eager
+from kofn.arrays.torch.state import is_eager
+from kofn.operations.operation import Operation
+
+
+class Call(NamedTuple):
+    """What is known of a call before its scores and target.
+
+    An operation without `onward` gives log p, not a loss.
+    """
+
+    operation: Operation
+    backend: Any
+    rows: Any  # without their tensors
+    settings: Sequence[Any]
+    count: int  # what the sum of the losses is divided by
+
+    def answers(self, x: Any, target: Any, learned: bool) -> Any:
+        """Return (the reduced loss, and what the operation answers).
+
+        None if it is not finite, or a row may have no label: then its loss is 0.
+        """
+        if not self.operation.has_slopes:  # its kernel reads scores by PyTorch, which checks labels
+            least, most = target.aminmax()
+            if least.item() < 0 or most.item() >= x.shape[-1]:
+                return None
+        rows = self.operation.of.with_tensors(self.rows, (x,))
+        wanted = (int(learned),) if self.operation.has_slopes else ()
+        found = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
+        total = found[0].sum()
+        if not math.isfinite(total.item()):
+            return None
+        if target.ndim == x.ndim and not found[0].min().item() > 0:
+            return None
+        total = total if self.operation.has_slopes else total.neg_()
+        return total if self.count == 1 else total.div_(self.count), found
+
+    def applied(self, x: Tensor, target: Tensor) -> Any:
+        """Return the reduced loss, which autograd records; or None."""
+        apply = _apply if self.operation.has_slopes else _apply_logs
+        return apply(self, x, target)[0]
+
+
+class _Reduced(torch.autograd.Function):
+    """The loss, and p − t, which is an answer to autograd, too: derivatives of any order go through
+    it, and the scores are not kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, x: Tensor, target: Tensor) -> Any:
+        answers: Any = call.answers(x, target, True)
+        if answers is None:
+            return None, None
+        whole, found = answers
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(target, *map(found.__getitem__, call.operation.kept))
+        return whole, found[1]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:
+        call, saved, in_x = ctx.call, ctx.saved_tensors, None
+        operation, rows = call.operation, call.rows
+        known = dict(zip(operation.names_kept, saved[1:], strict=True))
+        if cotangent is not None:
+            each = cotangent if call.count == 1 else cotangent / call.count
+            each = each if rows.temperature == 1.0 else each / rows.temperature
+            in_x = known["residual"] * each
+        if onward is not None:
+            own = (saved[0], *call.settings, int(True))
+            known |= dict(zip(operation.own, own, strict=True), cotangent=onward)
+            way = operation.onward
+            more = way.kernel(call.backend, rows, *[known[name] for name in way.own])
+            in_x = more if in_x is None else in_x + more
+        return None, in_x, None
+
+
+def _none(*_: Any) -> None:
+    """Stand for the kernel, which by_array_code does not run."""
+
+
+class _ReducedLogs(torch.autograd.Function):
+    """−log p of labels, for which scores and θ are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, x: Tensor, labels: Tensor) -> Any:
+        answers: Any = call.answers(x, labels, True)
+        if answers is None:
+            return (None,)
+        ctx.call = call
+        ctx.save_for_backward(labels, x, answers[1][1])
+        return (answers[0],)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        call, (labels, x, theta) = ctx.call, ctx.saved_tensors
+        each = (-cotangent if call.count == 1 else cotangent / -call.count).expand(labels.shape)
+        operation, rows = call.operation, call.operation.of.with_tensors(call.rows, (x,))
+        if not torch.is_grad_enabled() and is_eager(cotangent):
+            slopes = operation.back[0].kernel(call.backend, rows, each, labels, theta)
+            return None, slopes[0], None
+        again = eager.Call(operation, _none, call.backend, call.rows, (), 1, 2)
+        given = again, rows, (labels, x), (theta,)
+        return None, eager.by_array_code(*given, each, (False, True))[1], None
+
+
+_apply: Callable[..., Any] = super(torch.autograd.Function, _Reduced).apply
+_apply_logs: Callable[..., Any] = super(torch.autograd.Function, _ReducedLogs).apply

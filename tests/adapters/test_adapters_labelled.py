@@ -1,0 +1,154 @@
+"""Losses with their mean as one node of autograd: the answers and slopes of the long way."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.utils.checkpoint
+
+from kofn import losses
+from kofn.adapters import labelled
+from kofn.links.table import TABLE
+
+LOSSES = {
+    "softmax": losses.softmax_loss,
+    "sparsemax": losses.sparsemax_loss,
+    "entmax": losses.entmax_loss,
+    "alpha": partial(losses.entmax_loss, alpha=1.3),
+    "topk_cross_entropy": partial(losses.topk_cross_entropy, k=3),
+    **{f"topk {name}": partial(losses.topk_loss, link=name) for name in TABLE},
+    **{f"weights {name}": partial(losses.topk_loss, link=name) for name in TABLE},
+}
+WIDTHS = [12, 300]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(labelled, "_kept", {})
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
+
+
+def rows(n, dtype):
+    """Scores with masked ones, and labels that have no score of −inf."""
+    x = 2 * torch.randn(7, n, generator=torch.Generator().manual_seed(n), dtype=dtype)
+    x[3, ::2] = -math.inf
+    return x, torch.tensor([0, 5, n - 1, 1, 3, 2, 7])
+
+
+def target_of(name, n, dtype):
+    x, labels = rows(n, dtype)
+    if not name.startswith("weights"):
+        return x, labels
+    return x, torch.zeros(7, n, dtype=dtype).scatter_(1, (labels[:, None] + 2) % n, 1.0)
+
+
+def all_of(loss, x):
+    """The loss, its slopes, second ones, and the loss that nothing records."""
+    x = x.clone().requires_grad_()
+    found = loss(x)
+    (slopes,) = torch.autograd.grad(3 * found, x, retain_graph=True)
+    (first,) = torch.autograd.grad(found, x, create_graph=True)
+    (second,) = torch.autograd.grad((first * first.detach().cos()).sum(), x)
+    return found.detach(), slopes, second, loss(x.detach())
+
+
+def long_way(monkeypatch):
+    for module in (losses.fenchel_young, losses.likelihood):
+        monkeypatch.setattr(module, "reduced_at_once", lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("n", WIDTHS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_node_has_the_bits_of_the_long_way(name, n, reduction, monkeypatch):
+    dtype = torch.float64 if n == 12 else torch.float32
+    x, target = target_of(name, n, dtype)
+    loss = partial(LOSSES[name], target=target, reduction=reduction, temperature=0.7)
+    found = all_of(loss, x)
+    assert any(labelled._kept.values()) or name == "weights entmax"
+    long_way(monkeypatch)
+    for one, other in zip(found, all_of(loss, x), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("case", ["ignored", "range", "infinite", "masked", "none", "spoilt"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy"])
+def test_unusual_rows_go_the_long_way(name, case, monkeypatch):
+    x, labels = rows(12, torch.float64)
+    if case in ("ignored", "range"):
+        labels[2] = -100 if case == "ignored" else 12
+    elif case == "infinite":
+        x[1, 3] = math.inf
+    elif case == "spoilt":
+        x[1, 3] = math.nan
+    else:
+        x[4] = -math.inf
+        x[4, labels[4] - 1] = 0.0 if case == "masked" else -math.inf
+    loss = partial(LOSSES[name], target=labels)
+    if case == "range":
+        with pytest.raises(ValueError, match=r"target must have indices in \[0, 12\)"):
+            loss(x)
+        return
+    found = all_of(loss, x)
+    long_way(monkeypatch)
+    for one, other in zip(found, all_of(loss, x), strict=True):
+        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+
+
+def test_no_label_is_read_beyond_its_row():
+    """It would be the memory of another row, or of nobody."""
+    x, labels = rows(300, torch.float32)
+    for name in ("softmax", "sparsemax", "topk linear"):
+        for label in (-(2**40), -1, 300, 2**40):
+            labels[3] = label
+            with pytest.raises(ValueError, match=f"got {label}"):
+                LOSSES[name](x, labels)
+
+
+def test_wrong_arguments_have_their_errors():
+    x, labels = rows(12, torch.float32)
+    for wrong, error in (
+        (dict(reduction="all"), "reduction"),
+        (dict(temperature=-1), "temperature"),
+        (dict(dim=0), "target"),
+        (dict(link="none"), "link"),
+        (dict(link=1.5), "link"),
+        (dict(label_smoothing=2), "label_smoothing"),
+        (dict(mask=3), "mask"),
+        (dict(ignore_index=0.5), "ignore_index"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=error):
+            losses.topk_loss(x, labels, **wrong)
+    for k in (0, 13):
+        with pytest.raises(ValueError, match="k must be"):
+            losses.topk_cross_entropy(x, labels, k)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy"])
+def test_a_checkpoint_keeps_as_many_tensors_again(name):
+    x, labels = rows(12, torch.float64)
+    x = x.requires_grad_()
+    again = torch.utils.checkpoint.checkpoint(LOSSES[name], x, labels, use_reentrant=False)
+    (slopes,) = torch.autograd.grad(again, x)
+    assert torch.equal(slopes, torch.autograd.grad(LOSSES[name](x, labels), x)[0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk logistic", "weights logistic"])
+def test_scores_are_not_kept(name):
+    """p − t is enough for derivatives of any order."""
+    kept = []
+    x, target = target_of(name, 300, torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda each: kept.append(each) or each, lambda each: each
+    ):
+        LOSSES[name](x.requires_grad_(), target)
+    assert not any(each.data_ptr() == x.data_ptr() for each in kept)
+    assert sum(each.numel() == x.numel() for each in kept) == 1 + (target.shape == x.shape)
+
+
+def test_calls_that_are_kept_are_few(monkeypatch):
+    monkeypatch.setattr(labelled, "MOST", 2)
+    for n in range(2, 7):
+        losses.softmax_loss(torch.zeros(1, n), torch.tensor([0]))
+    assert 0 < len(labelled._kept) <= 2

@@ -1,0 +1,69 @@
+"""Rows of which few entries may have a weight: the search, losses and answers go by these alone."""
+
+import math
+
+import numpy as np
+import torch
+
+import kofn
+from kofn import losses
+from kofn.kernels.contract import BOUNDED, KINDS
+from kofn.kernels.cpu.rows import layout
+from kofn.links.table import TABLE
+from pairs import pairwise
+
+LINKS = sorted({each.link for each in KINDS if each.kind.number in BOUNDED} & {*TABLE})
+N = 300  # not a multiple of AT_ONCE, and longer than rows abreast
+MOST = layout.few_of(N)
+
+
+def rows(dtype):
+    """Rows of few entries near the greatest, of as many as may be kept, of more, and special."""
+    rng = np.random.default_rng(0)
+    x = 3 * rng.standard_normal((12, N))
+    x[1] = x[1] / 100
+    x[2], x[3] = -9.0, -9.0
+    x[2, 5 : 5 + MOST], x[3, 5 : 6 + MOST] = 0.25, 0.25
+    x[4, 3::2] = -math.inf
+    x[5] = np.where(np.arange(N) % 7, -1e9, x[5])
+    x[6] = 0.0
+    x[7, N - 1] = 1e4
+    x[8, 0], x[8, 1] = 20.0, 20.0
+    x[9, 100] = math.inf
+    x[10, 100] = math.nan
+    x[11] *= 1e4
+    return x.astype(dtype)
+
+
+@pairwise(name=LINKS, k=[1, 0.3, 2], dtype=["float32", "float64"], temperature=[1.0, 0.2])
+def test_weights_are_those_of_all_entries(name, k, dtype, temperature, monkeypatch):
+    x = rows(dtype)
+    found = kofn.soft_topk(x, k, link=name, temperature=temperature)
+    for row, one in zip(x, found, strict=True):  # whatever they are searched with
+        assert np.array_equal(
+            kofn.soft_topk(row, k, link=name, temperature=temperature), one, equal_nan=True
+        )
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    expected = kofn.soft_topk(x.astype("float64"), k, link=name, temperature=temperature)
+    close = dict(rtol=0, atol=4e-7 if dtype == "float32" else 1e-12, equal_nan=True)
+    assert np.allclose(found, expected, **close)
+    assert np.allclose(found.sum(-1)[:9], k, rtol=3e-7)
+
+
+@pairwise(name=LINKS, dtype=["float32", "float64"], temperature=[1.0, 0.2])
+def test_losses_are_those_of_all_entries(name, dtype, temperature, monkeypatch):
+    x = torch.tensor(rows(dtype)[:9])
+    labels = torch.tensor([0, 63, 6, 5, 64, 7, N - 1, N - 1, 1])
+
+    def all_of(x):
+        x = x.clone().requires_grad_()
+        each = losses.topk_loss(x, labels, link=name, temperature=temperature, reduction="none")
+        return each.detach(), torch.autograd.grad(each.sum(), x)[0]
+
+    found = all_of(x)
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    expected = all_of(x.double())
+    eps = 3e-7 if dtype == "float32" else 1e-12
+    assert torch.allclose(found[0].double(), expected[0], rtol=eps, atol=eps)
+    assert torch.allclose(found[1].double(), expected[1], rtol=0, atol=eps / temperature)
+    assert torch.equal(found[1] == 0, expected[1] == 0)

@@ -104,7 +104,8 @@ def compute_dtype(x: Array) -> DType:
 def default_float(x: Array) -> DType:
     """Return the dtype that the framework of `x` gives to a number, and kofn to integers."""
     if is_torch(x):
-        return sys.modules["torch"].get_default_dtype()
+        default: DType = sys.modules["torch"].get_default_dtype()
+        return default
     return namespace(x).asarray(0.0).dtype
 
 

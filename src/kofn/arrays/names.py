@@ -47,11 +47,12 @@ def names_in(module: str) -> list[str]:
     from importlib.util import find_spec
     from pathlib import Path
 
-    spec = find_spec(module)
-    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    found = find_spec(module)
+    source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
     for each in ast.parse(source).body:
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
-            return ast.literal_eval(each.value)
+            names: list[str] = ast.literal_eval(each.value)
+            return names
     return []
 
 

@@ -105,7 +105,8 @@ def put_along_last(like: Array, indices: Array, values: Array) -> Array:
 
 
 def _scattered(x: Any, indices: Array, values: Any) -> torch.Tensor:
-    return x.scatter(-1, _long(indices), values)
+    scattered: torch.Tensor = x.scatter(-1, _long(indices), values)
+    return scattered
 
 
 def as_indices(x: ArrayT) -> ArrayT:
@@ -114,13 +115,15 @@ def as_indices(x: ArrayT) -> ArrayT:
 
 
 def _long(indices: Any) -> torch.Tensor:
-    return indices.long()
+    long: torch.Tensor = indices.long()
+    return long
 
 
 def _put(x: Any, indices: Any, values: Any) -> Array:
     """Put values into a NumPy array that nobody else has, and return it."""
     np.put_along_axis(x, indices, values, axis=-1)
-    return x
+    array: Array = x
+    return array
 
 
 def _replaced(x: Array, indices: Array, values: Array) -> Array:

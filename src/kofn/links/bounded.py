@@ -33,7 +33,8 @@ class Shifted(Link):
         return self._inner
 
     def _inside(self, z: ArrayT) -> ArrayT:
-        return z - self._inner.edge
+        inner: ArrayT = z - self._inner.edge
+        return inner
 
     def cdf(self, z: ArrayT) -> ArrayT:
         return self._inner.cdf(self._inside(z))
@@ -51,7 +52,8 @@ class Shifted(Link):
         return self._inner.log_cdf(self._inside(z))
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        return self._inner.quantile(q) + self._inner.edge
+        shifted: ArrayT = self._inner.quantile(q) + self._inner.edge
+        return shifted
 
     def integral(self, z: ArrayT) -> ArrayT:
         return self._inner.integral(self._inside(z))

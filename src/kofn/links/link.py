@@ -149,7 +149,8 @@ class Link:
         return namespace(z).where(some, pdf / namespace(z).where(some, cdf, 1.0), 0.0)
 
     def quantile(self, q: ArrayT) -> ArrayT:
-        return _bisect_quantile(self.cdf, q)
+        z: ArrayT = _bisect_quantile(self.cdf, q)
+        return z
 
     def upper_quantile(self, q: ArrayT) -> ArrayT:
         """Return F⁻¹(1 − q), without the subtraction if the link can."""

@@ -32,8 +32,8 @@ class Target:
 
     def __call__(self, function: Any) -> Made:
         if function not in self._made:
-            own = {name: self.named(function, name) for name in names_of(function)}
-            self._made[function] = self._make(function, own)
+            found = {name: self.named(function, name) for name in names_of(function)}
+            self._made[function] = self._make(function, found)
         return self._made[function]
 
     def named(self, function: FunctionType, name: str) -> Any:
@@ -270,4 +270,5 @@ def written(text: str, name: str, names: dict[str, Any]) -> FunctionType:
     file = f"<{name} {zlib.crc32(text.encode()):08x}>"
     linecache.cache[file] = len(text), None, text.splitlines(True), file
     exec(compile(text, file, "exec"), names)
-    return names[name]
+    made: FunctionType = names[name]
+    return made

@@ -34,7 +34,8 @@ class OfFormulas(Link):
         return namespace(z).where(upper, t, 1 - t)
 
     def above_half(self, z: Array) -> Array:
-        return self._tail(z)[1]
+        above: Array = self._tail(z)[1]
+        return above
 
     def tail(self, z: Array) -> tuple[Array, Array]:
         t, upper, *_ = self._tail(z)
@@ -45,12 +46,14 @@ class OfFormulas(Link):
         return upper, t, slope
 
     def pdf(self, z: ArrayT) -> ArrayT:
-        return self.kinds[0].called("density", z)
+        slope: ArrayT = self.kinds[0].called("density", z)
+        return slope
 
     def quantile(self, q: ArrayT) -> ArrayT:
         if "quantile" not in self.kinds[0].formulas:
             return super().quantile(q)
-        return self.kinds[0].called("quantile", q, 1 - q)
+        z: ArrayT = self.kinds[0].called("quantile", q, 1 - q)
+        return z
 
     def integral(self, z: ArrayT) -> ArrayT:
         if "integral" not in self.kinds[0].formulas:
@@ -65,7 +68,8 @@ class OfFormulas(Link):
         return rest - namespace(z).where(up, 0.0, self._from_mean(z))
 
     def _from_mean(self, z: ArrayT) -> ArrayT:
-        return z + self.edge if self.edge else z
+        moved: ArrayT = z + self.edge if self.edge else z
+        return moved
 
     def omega(self, q: ArrayT) -> ArrayT:
         if "omega" not in self.kinds[0].formulas:
@@ -93,16 +97,20 @@ class TwoTails(OfFormulas, BuiltIn):
         return xp.where(upper, self.log_sf(high) + xp.log(self.sf_slope(high)), below)
 
     def log_cdf(self, z: ArrayT) -> ArrayT:
-        return self.kinds[0].called("logarithm", z)
+        found: ArrayT = self.kinds[0].called("logarithm", z)
+        return found
 
     def log_sf(self, z: ArrayT) -> ArrayT:
-        return self.kinds[0].called("log_above", z)[0]
+        found: ArrayT = self.kinds[0].called("log_above", z)[0]
+        return found
 
     def cdf_slope(self, z: ArrayT) -> ArrayT:
-        return self.kinds[0].called("log_below", z)[1]
+        steep: ArrayT = self.kinds[0].called("log_below", z)[1]
+        return steep
 
     def sf_slope(self, z: ArrayT) -> ArrayT:
-        return self.kinds[0].called("log_above", z)[1]
+        steep: ArrayT = self.kinds[0].called("log_above", z)[1]
+        return steep
 
 
 def apart(z: Array) -> tuple[Real, Real, float]:

@@ -104,11 +104,13 @@ class Given(NamedTuple, Generic[KindT]):
     @property
     def n(self) -> int:
         """Return the number of entries of a row; for dense rows."""
-        return self.form.n
+        size: int = self.form.n
+        return size
 
     def restored(self, values: Array) -> KindT:
         """Return values of rows in the caller's form and dtype."""
-        return self.form.restored(values)
+        restored: KindT = self.form.restored(values)
+        return restored
 
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""

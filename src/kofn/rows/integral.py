@@ -29,9 +29,11 @@ def _ends(link: Link, like: Array) -> tuple[float, float, float]:
     if is_torch(like):
         from kofn.rows.torch_constants import integral_ends as of_torch
 
-        return of_torch(link.id)
+        ends: tuple[float, float, float] = of_torch(link.id)
+        return ends
     if is_jax(like):
         from kofn.rows.jax_compiled import integral_ends as of_jax
 
-        return of_jax(link.id)
+        known: tuple[float, float, float] = of_jax(link.id)
+        return known
     return link.integral_ends(np.asarray(2.0**26))

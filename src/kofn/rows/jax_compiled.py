@@ -30,7 +30,8 @@ def evaluate(
     link_id = rows.link.id
     number, alpha = rows.link.static_and_array_alpha()
     bare: Any = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
-    return _evaluate(function, link_id, number, alpha, bare, over, *arrays)
+    answer: jax.Array = _evaluate(function, link_id, number, alpha, bare, over, *arrays)
+    return answer
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

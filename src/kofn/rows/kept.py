@@ -51,24 +51,25 @@ class Kept(NamedTuple):
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""
         playing = ~(self.given.scores == -math.inf)
-        return over.count((self.at[-1] == over.expand(labels)) & playing) > 0
+        flags: Array = over.count((self.at[-1] == over.expand(labels)) & playing) > 0
+        return flags
 
     def spread(self, values: Array) -> Array:
         """Return numbers per kept entry as an array like the caller's scores, 0 elsewhere."""
         x, at = self.scores, self.at
         nothing: Any = namespace(x).zeros_like(x)
-        answer: Array
+        found: Array
         if is_torch(x):
-            answer = nothing.index_put(at, values, accumulate=True)
+            found = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
             # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
             xp: Any = namespace(x)
             numbers: Any = xp.where(xp.ones_like(x, dtype=bool), nothing, x)
-            answer = numbers.at[at].add(values)
+            found = numbers.at[at].add(values)
         else:
             np.add.at(nothing, at, values)
-            answer = nothing
-        return answer if self.form.dim == -1 else move_axis(answer, -1, self.form.dim)
+            found = nothing
+        return found if self.form.dim == -1 else move_axis(found, -1, self.form.dim)
 
 
 def index_of(batch: Sequence[int], rows: Array, entries: Array) -> tuple[Array, ...]:

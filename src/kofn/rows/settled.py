@@ -36,7 +36,8 @@ class Rows(NamedTuple):
         if self.known is None:
             flags = self.live | self.top if live and top else self.live if live else self.top
             return over.count(flags)
-        return self.known.live * live + self.known.top * top
+        number: Array = self.known.live * live + self.known.top * top
+        return number
 
 
 def rows_of(given: Given, over: Reductions | None = None) -> Rows:

@@ -26,7 +26,8 @@ def any_of(flags: jax.Array) -> jax.Array:
     With a condition per item, JAX would run both branches and drop the transpose: it stops the
     gradients of the inputs of the branch not taken.
     """
-    return _primitive.bind(flags)
+    is_any: jax.Array = _primitive.bind(flags)
+    return is_any
 
 
 def _abstract(flags: Any) -> Any:

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any
 
 from kofn import kernels, links
-from kofn.adapters.route import serving
 from kofn.arrays import torch as of_torch
 from kofn.links import table
 from kofn.operations.losses import LOSS
@@ -84,7 +83,9 @@ def _call_of(
     whole = table.resolve(link[0]) if link[1] is None else links.entmax(link[1])
     k = k if k is ONE else float(k)
     given = given_for_kernels(scores, k, whole, temperature, -1, None)
-    backend, alpha = serving(operation, given, "torch"), given.link.alpha
+    asked = given.link if operation.has_link else None
+    backend = kernels.serving_of(operation.of.kernels, scores, "torch", asked, operation.offered)
+    alpha = given.link.alpha
     if backend is None or not (alpha is None or (is_labels and type(alpha) is float)):
         return None
     if not is_labels and operation is not LOSS:

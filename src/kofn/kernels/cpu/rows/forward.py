@@ -157,7 +157,7 @@ def _start(group, lanes, labels):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
-    if group.few:
+    if group.few and group.row.kind in BOUNDED:
         _keep_few(group, lanes, labels)
     return summed > 0
 

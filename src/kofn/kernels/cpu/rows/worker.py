@@ -7,7 +7,6 @@ import math
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import BOUNDED
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.answers import (
     count,
@@ -22,8 +21,6 @@ from kofn.kernels.cpu.rows.lanes import (
     PLACE,
     Group,
     Row,
-    apart_of,
-    few_of,
     load_all,
     nth,
     pass_over,
@@ -174,8 +171,7 @@ def _group(words, own, first, left):
     team = kept + -(-used * n * size // 8) * 8
     if words[layout.BYTES]:
         g, team = team, team + -(-together * n * size // 8) * 8
-    few = team if not entries and words[layout.KIND] in BOUNDED and n <= PART else 0
-    team += 8 * together * apart_of(few_of(n), size) if few else 0
+    few = team if not entries and n <= PART else 0  # no team has rows as short as these
     row = Row(0, words[layout.PASSES], words[layout.KIND], size, x, g, out, n, sums, team, memo)
     return Group(row, count, own, entries, few)
 

@@ -56,7 +56,7 @@ def reduced(
         return None
     own = is_labels, settings, link, temperature, reduction, ignore_index, k
     key = operation, shape, scores.dtype, *own
-    call = _kept.get(key)
+    call: Any = _kept.get(key)
     if call is None:
         if len(_kept) >= MOST:
             _kept.clear()

@@ -158,7 +158,7 @@ def _by_parts(
     again: Callable[..., Any],
 ) -> Any:  # fmt: skip
     """Return the loss with all of its derivatives."""
-    x = given.scores
+    x: Any = given.scores
     labels = Target(x.detach(), target)
     if target.ndim < x.ndim:
         labels = labelled(target, x, x.detach(), ignored, x.shape[-1])

@@ -128,10 +128,10 @@ def softmax_loss(
     if found is None:
         found = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
     with checked.form.quiet():
-        return loss_of_rows(checked, labels, reduction, True)  # type: ignore[no-any-return]
+        return loss_of_rows(checked, labels, reduction, True)
 
 
 def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -> Any:
@@ -139,9 +139,9 @@ def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -
     if not likely:
         loss = weighted(_losses(checked, labels), labels)
         return reduced(loss, labels, reduction, unlimited=True)
-    loss = of_labels.likelihoods(checked, labels)
-    if loss is not None:
-        return reduced(loss, labels, reduction, unlimited=True)
+    likely_loss = of_labels.likelihoods(checked, labels)
+    if likely_loss is not None:
+        return reduced(likely_loss, labels, reduction, unlimited=True)
     log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
     return cross_entropy(log_p, labels, reduction)
 

@@ -80,9 +80,9 @@ def topk_cross_entropy(
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     if type(k) is int:
-        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options, k=k)
+        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options | {"k": k})
         if known is not None:
-            return known  # type: ignore[no-any-return]
+            return known
     options["link"] = link = table.resolve(link)
 
     def total(checked: Given, labels: Target | None = None) -> Any:
@@ -95,7 +95,7 @@ def topk_cross_entropy(
 
     found: Any = at_once.of_values(total, *given, halves=False, **options)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     checked, labels = prepared(*given, **options)
     with checked.form.quiet():
         return missed(total(checked, labels), labels, reduction, unlimited=True)
@@ -170,7 +170,7 @@ def epsilon_cross_entropy(
 
     found: Any = at_once.of_values(terms, *given, halves=False, **options)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     checked, labels = prepared(*given, **options)
     xp = checked.form.xp
     with checked.form.quiet():
@@ -219,7 +219,7 @@ def accuracy_loss(
     options: Any = dict(link=table.resolve(link), weight=weight, ignore_index=ignore_index)
     found: Any = at_once.of_values(_weights, *given, **options)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     checked, labels = prepared(*given, halves=True, **options)
     with checked.form.quiet():
         return missed(_weights(checked, labels), labels, reduction)

@@ -126,7 +126,8 @@ def threshold(y: Array, k: Array) -> tuple[Array, Array]:
 
     It is a constant: every λ gives the same distribution.
     """
-    return any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+    hi, lo = any_threshold(stop_gradient(y), k, namespace(k).ones_like(k), links.logistic)
+    return hi, lo
 
 
 def heads(z: Array, k: Array, uniforms: Array) -> Array:

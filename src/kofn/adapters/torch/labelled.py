@@ -24,7 +24,7 @@ class Call(NamedTuple):
     backend: Any
     rows: Any  # without their tensors
     settings: Sequence[Any]
-    count: int  # what the sum of the losses is divided by
+    divisor: int  # what the sum of the losses is divided by
 
     def answers(self, x: Any, target: Any, learned: bool) -> Any:
         """Return (the reduced loss, and what the operation answers).
@@ -44,7 +44,7 @@ class Call(NamedTuple):
         if target.ndim == x.ndim and not found[0].min().item() > 0:
             return None
         total = total if self.operation.has_slopes else total.neg_()
-        return total if self.count == 1 else total.div_(self.count), found
+        return total if self.divisor == 1 else total.div_(self.divisor), found
 
     def applied(self, x: Tensor, target: Tensor) -> Any:
         """Return the reduced loss, which autograd records; or None."""
@@ -74,7 +74,7 @@ class _Reduced(torch.autograd.Function):
         operation, rows = call.operation, call.rows
         known = dict(zip(operation.names_kept, saved[1:], strict=True))
         if cotangent is not None:
-            each = cotangent if call.count == 1 else cotangent / call.count
+            each = cotangent if call.divisor == 1 else cotangent / call.divisor
             each = each if rows.temperature == 1.0 else each / rows.temperature
             in_x = known["residual"] * each
         if onward is not None:
@@ -105,7 +105,7 @@ class _ReducedLogs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         call, (labels, x, theta) = ctx.call, ctx.saved_tensors
-        each = (-cotangent if call.count == 1 else cotangent / -call.count).expand(labels.shape)
+        each = (-cotangent if call.divisor == 1 else cotangent / -call.divisor).expand(labels.shape)
         operation, rows = call.operation, call.operation.of.with_tensors(call.rows, (x,))
         if not torch.is_grad_enabled() and is_eager(cotangent):
             slopes = operation.back[0].kernel(call.backend, rows, each, labels, theta)

@@ -24,7 +24,6 @@ from kofn.kernels.cpu.compiler.private import Dispatcher
 from kofn.kernels.cpu.passes import noise_loops
 from kofn.kernels.cpu.rows import answer_formulas, formulas, layout
 from kofn.kernels.cpu.runtime import words
-from kofn.kernels.cpu.runtime.vector_math import inline, real
 from kofn.links.scalar import OWN
 from kofn.links.targets import SYNTAX, flaw_of
 
@@ -67,7 +66,7 @@ def remade(number: int) -> Remade:
     if two_tails and not kind.octaves:  # tails may be heavy: nothing is cut off before it must be
         instead += [(words.far, words.farthest), (words.reach, words.farthest)]
         made = dict(instead)
-        instead.append((formulas.tail, _nothing_beyond(made[formulas.tail])))
+        instead.append((formulas.tail, formulas.nothing_beyond(made[formulas.tail])))
     return Remade(instead)
 
 
@@ -89,17 +88,6 @@ def _tables(links: Sequence[Ways]) -> list[tuple[Any, Any]]:
     return [(table, (*table, *(i for i, link in numbers if has(link)))) for table, has in more] + [
         (table, (*table, *map(value, links))) for table, value in values
     ]
-
-
-def _nothing_beyond(tail: Any) -> Any:
-    """Return a tail that is 0 where z was cut, as is that of scores out of play."""
-
-    @inline
-    def within(kind: Any, a: Any, b: Any, per_b: Any, rise: Any) -> Any:
-        t, upper, first, second = tail(kind, a, b, per_b, rise)
-        return t if abs(a) < words.farthest(a) else real(a, 0.0), upper, first, second
-
-    return within
 
 
 def _bisection(formula: Any) -> Any:

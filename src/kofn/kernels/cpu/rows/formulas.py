@@ -19,7 +19,7 @@ from numba.extending import overload
 
 from kofn.kernels.contract import CAPPED, EDGES, EXPONENTIAL, OCTAVES, POWER, SQUARE, TWO_TAILS
 from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, inline, real, where_positive
-from kofn.kernels.cpu.runtime.words import OF_ENTRIES, OF_ROWS, by_kind, far, reach
+from kofn.kernels.cpu.runtime.words import OF_ENTRIES, OF_ROWS, by_kind, far, farthest, reach
 
 tail = by_kind(OF_ENTRIES, "tail", "a, b, per_b, rise", z="a - b")
 """(F, or 1 − F where F > ½; whether F > ½; F′; F″) at the threshold anchor + Tδ.
@@ -79,6 +79,17 @@ def shifted(kind, delta):
     if kind not in OCTAVES:
         return delta
     return exp2((delta + 1 if kind == EXPONENTIAL else delta) * LOG2_E)
+
+
+def nothing_beyond(tail):
+    """Return a tail that is 0 where z was cut, as that of scores out of play has to be."""
+
+    @inline
+    def within(kind, a, b, per_b, rise):
+        t, upper, first, second = tail(kind, a, b, per_b, rise)
+        return t if abs(a) < farthest(a) else real(a, 0.0), upper, first, second
+
+    return within
 
 
 @inline

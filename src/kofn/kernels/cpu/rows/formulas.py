@@ -81,7 +81,7 @@ def shifted(kind, delta):
     return exp2((delta + 1 if kind == EXPONENTIAL else delta) * LOG2_E)
 
 
-def nothing_beyond(tail):
+def nothing_beyond(tail: Any) -> Any:
     """Return a tail that is 0 where z was cut, as that of scores out of play has to be."""
 
     @inline

@@ -824,11 +824,13 @@ def test_the_benchmark_of_assignments_writes_its_table_where_the_page_has_it():
     from benchmarks import assignment
 
     page = PAGES["maps_assignment.md"]
-    rows = page.partition("\n".join(assignment.HEAD) + "\n")[2].partition("\n\n")[0].splitlines()
     cases = [f"{n:,} × {n:,} | {t:g}" for n in assignment.SIZES for t in assignment.TEMPERATURES]
-    assert [row.strip("| ").rsplit(" | ", 4)[0] for row in rows] == cases
-    assert assignment.written(page, rows) == page
-    assert assignment.written(page, rows[1:]) == page.replace(rows[0] + "\n", "")
+    short = [f"T = {t:g}" for t in assignment.TEMPERATURES]
+    for head, names, numbers in ((assignment.HEAD, cases, 4), (assignment.SHORT_HEAD, short, 3)):
+        rows = page.partition("\n".join(head) + "\n")[2].partition("\n\n")[0].splitlines()
+        assert [row.strip("| ").rsplit(" | ", numbers)[0] for row in rows] == names
+        assert assignment.written(page, head, rows) == page
+        assert assignment.written(page, head, rows[1:]) == page.replace(rows[0] + "\n", "")
 
 
 # --- choices made twice ---

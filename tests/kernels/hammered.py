@@ -67,6 +67,7 @@ def main(times: int) -> None:
         assert len(answers) == times * len(calls), "a thread has ended with an error"
         for each, answer in answers:
             assert np.array_equal(answer, wanted[each]), each
+    assert "torch" not in sys.modules, "PyTorch is imported for arrays of NumPy"
 
 
 if __name__ == "__main__":

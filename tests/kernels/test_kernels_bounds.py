@@ -151,16 +151,16 @@ def on_a_plateau(monkeypatch, kind, x, tails):
     """(θ, evaluations) of scores of which some are above 0, by `tails` as the logs of a link."""
     evaluations = []
 
-    def counted(kind, z, upper):
+    def counted(kind, z, upper, alpha):
         evaluations.append(z)
-        return tails(kind, z, upper)
+        return tails(kind, z, upper, alpha)
 
     monkeypatch.setattr(balance, "logs", counted)
     # By Python: after a translation in this process there is no native code to call (translate.py).
     monkeypatch.setattr(balance, "load", lambda _, i, size: x[i])
     monkeypatch.setattr(balance, "is_deleted", lambda score, size: False)
     row = SimpleNamespace(kind=kind, n=x.size, x=x.ctypes.data, size=8)
-    theta = balance.balance.py_func(row, 0.0, 1.0, 2.0**-52)
+    theta = balance.balance.py_func(row, 0.0, 1.0, 2.0**-52, 0.0)
     per_round = 2 + x.size
     assert len(evaluations) % per_round == 0
     return theta, len(evaluations) // per_round
@@ -184,7 +184,7 @@ def plateaus(kind):
         print(rounds)
 
 
-def steep(kind, z, upper):
+def steep(kind, z, upper, alpha):
     """log F = −e^|z|: Newton goes a temperature a step towards where both tails are alike."""
     size = min(abs(z), 700.0)
     return -math.exp(size), math.exp(size)

@@ -306,8 +306,13 @@ def needed_by(files):
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             for name in {each.partition(".")[0] for each in names} - found:
                 found.add(name)
-                left += TESTS.rglob(f"{name}.py")
-    return {name for name in found if not [*TESTS.rglob(f"{name}.py")]}
+                left += sources(name)
+    return {name for name in found if not sources(name)}
+
+
+def sources(name):
+    """The files of a module or package of the tests."""
+    return [*TESTS.rglob(f"{name}.py"), *TESTS.glob(f"{name}/*.py")]
 
 
 def test_what_tests_on_native_machines_import_is_installed_there():

@@ -25,6 +25,7 @@ STARTS = ["wheels.hub.router", "wheels.hub.router.absent", "kofn.kernels.gpu.row
 WITHOUT = (
     # kernels of CPUs, which Numba or a library of machine code has
     *(f"kofn.kernels.cpu.{each}" for each in ("check", "compiler", "runtime")),
+    "kofn.kernels.gpu.rows.losses",
     # other frameworks
     *(
         "kofn.adapters.jax",

@@ -39,7 +39,7 @@ def reduced(
     """
     if mask is not None or weight is not None or type(label_smoothing) not in NUMBERS:
         return None
-    state = of_torch.state if "torch" in sys.modules else None
+    state = None if sys.modules.get("torch") is None else of_torch.state
     if state is None or not (state.is_eager(scores) and state.is_eager(target)):
         return None
     torch, shape, dtype = sys.modules["torch"], scores.shape, target.dtype

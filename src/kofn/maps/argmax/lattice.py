@@ -7,8 +7,8 @@ from typing import Any
 
 from kofn import kernels
 from kofn.adapters import route
+from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_jax, is_torch
-from kofn.arrays.torch import state
 from kofn.kernels import contract
 from kofn.maps.argmax.weights import weights
 from kofn.operations.operation import Operation
@@ -41,7 +41,7 @@ ON_LATTICE = Operation(
 def on_lattice(given: Given) -> Array | None:
     """Return p of rows by such kernels; None where they do not serve, or a score is +inf or NaN."""
     x: Any = given.scores
-    if is_jax(x) or 0 in x.shape or (is_torch(x) and not state.is_plain(x)):
+    if is_jax(x) or 0 in x.shape or (is_torch(x) and not of_torch.state.is_plain(x)):
         return None
     backend = kernels.serving_of("noise", x, given.form.kind, given.link)
     if backend is None or not contract.on_lattice(x, given.link) or not x.max() < math.inf:

@@ -75,8 +75,7 @@ class Routing(RouterBase):
             count = checks.k(k, experts, selection)
             return QuantileBias(experts, count, *quantile, unit, not levels, device)
 
-        rule = None if balance is None else balanced
-        super().__init__(num_experts, temperature, rule, device)
+        super().__init__(num_experts, temperature, None if balance is None else balanced, device)
         self.k = checks.k(k, num_experts, selection)
         self.selection = selection
         self.groups = checks.groups(n_group, topk_group, num_experts, self.k, selection)
@@ -106,10 +105,10 @@ class Routing(RouterBase):
         by_sequence = quantile is not None and self.per_sequence and self.training
         usual = self.selection == "hard" and mask is None and not by_sequence
         bad, routed = None, at_once(scores, how) if usual else None
-        counts = usual and learns and how.replay is None and tally_of(scores) is not None
+        tallied = scores if usual and learns and how.replay is None and tally_of(scores) else None
         if routed is None:
             # Where no token meets another, it matters to the load alone whether one is bad.
-            if not counts and (self.training or self.selection not in ALONE):
+            if tallied is None and (self.training or self.selection not in ALONE):
                 bad = bad_tokens(scores)
             known = known_tokens(bad, mask)
             if by_sequence:
@@ -123,8 +122,7 @@ class Routing(RouterBase):
                 own = not_replayed(routed.replayed, mask)
                 if how.gating.sigmoid or not observed(quantile, scores, own, self.groups):
                     quantile.observe(how.compared(scores), own, self.groups)
-            own = scores if counts else None
-            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None, own)
+            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None, tallied)
         if self.following is not None and self.following.records:
             return routed.weights, self.following.record(routed.indices, routed.taken)
         return routed.weights, routed.indices

@@ -23,7 +23,7 @@ def in_alpha(
     p = link.cdf(z).masked_fill(theta[0].isinf()[..., None] | (x == torch.inf), 1.0)
     each = cotangent.double()
     each = each.masked_fill(constant | (p == 0), 0.0) if logs else each * p
-    alpha = torch.as_tensor(link.alpha)
+    alpha = torch.as_tensor(link.alpha, dtype=p.dtype, device=p.device)
     cotangents: Tensor = by_weights(p, each, alpha[..., 0] if alpha.ndim else alpha)
     return (cotangents + 0 * theta[0].masked_fill(theta[0].isinf(), 0.0)).to(theta.dtype)
 

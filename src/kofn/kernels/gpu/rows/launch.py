@@ -16,7 +16,6 @@ from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
 from kofn.kernels.gpu.rows import answers, many_programs, one_program
-from kofn.kernels.gpu.rows import losses as of_losses
 from kofn.kernels.gpu.rows.alpha import in_alpha
 from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
@@ -114,6 +113,8 @@ def losses(
     With `rated`, a label that does not count and class weights, losses are those of `_keep` in
     losses.py, and two numbers of it follow.
     """
+    from kofn.kernels.gpu.rows import losses as of_losses  # which a router alone does not need
+
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
     found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
     residual = empty(x, x.shape, torch.float32) if wanted else None
@@ -142,6 +143,8 @@ def missed(
     x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return (minus the values at labels, as `losses` rates them; labels that are in range)."""
+    from kofn.kernels.gpu.rows import losses as of_losses
+
     x, batch = packed(x), x.shape[:-1]
     found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)

@@ -1,7 +1,9 @@
 """The operation that CONTRIBUTING.md declares: its block is right, by kernels and by array code."""
 
 import importlib
+import linecache
 import re
+from textwrap import dedent
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from kofn import links, soft_topk
 from kofn.adapters import route
 from kofn.adapters.torch.operators import register
 from kofn.formulas import answers
+from kofn.kernels.cpu.rows.passes import Pass
 from kofn.operations import declared as listed
 from kofn.operations import topk
+from kofn.operations.makers import summed
 from kofn.rows.given import given_for_kernels
 from kofn.solver.reductions import DENSE
 from places import ROOT
@@ -23,18 +27,28 @@ def variance(rows, over=DENSE, *, found):
     return over.sum(p * (1 - p))
 
 
-@pytest.fixture(scope="module")
-def declared():
-    """The declaration, as the page has it, run in the file that the page names."""
+WAYS = "of formulas", "of functions"
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def declared(request):
+    """A declaration, as the page has it, run in the file that the page names."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text[text.index("## Add an operation") :].split("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    name = request.param.replace(" ", "_")
+    block = dict(zip(WAYS, map(dedent, blocks), strict=True))[request.param]
+    block = block.replace('"variance"', f'"variance_{name}"')
+    linecache.cache[name] = len(block), None, block.splitlines(keepends=True), name
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "variance", variance, raising=False)
-        names = dict(vars(topk))
-        exec(re.sub(r"^ {3}", "", block, flags=re.MULTILINE), names)
-    register(names["VARIANCE"])
-    return names["VARIANCE"]
+        names = vars(topk) | {"Pass": Pass, "summed": summed}
+        exec(compile(block, name, "exec"), names)
+        if "SPREAD" in names:
+            patch.setattr(topk, "SPREAD", names["SPREAD"], raising=False)
+        register(names["VARIANCE"])
+        yield names["VARIANCE"]
+    del linecache.cache[name]
 
 
 def test_an_operation_is_declared_by_standing_in_its_file(declared, monkeypatch):
@@ -48,6 +62,7 @@ def test_an_operation_is_declared_by_standing_in_its_file(declared, monkeypatch)
         assert known == importlib.reload(listed).DECLARED
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kernels", ["on", "reference"])
 def test_the_operation_has_its_values_and_derivatives(declared, kernels, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", kernels)

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kofn.kernels.contract import NORMAL, TWO_TAILS
+import kofn
+from kofn.kernels.contract import KINDS, NORMAL, TWO_TAILS
 from kofn.kernels.cpu.choice import search, truncated
 from kofn.kernels.cpu.rows import balance
 from places import as_program
@@ -174,13 +175,19 @@ def test_plateaus_take_few_steps():
 
 
 def plateaus(kind):
+    """θ is where the chances below it and above are alike, whatever the two tails are."""
+    link = kofn.links.TABLE[KINDS[kind].link]
     for gap in (80.0, 1e4, 1e9, 2.0**40):
         x = np.array([-gap / 3, *[-gap / 3 - 1e-3] * 30, 2 * gap / 3])
         with pytest.MonkeyPatch.context() as patch:
             theta, rounds = on_a_plateau(patch, kind, x, balance.logs)
         assert 1 <= rounds <= balance.FREELY
-        middle, most = gap / 6, math.log(31)
-        assert abs(theta - middle) <= most / 2 + 1e-3 + 4 * np.spacing(gap)
+        near = 1e-3 + 4 * np.spacing(gap)
+        below, above = (
+            np.logaddexp.reduce(link.log_cdf(x[:-1] - each)) - link.log_sf(x[-1:] - each)[0]
+            for each in (theta - near, theta + near)
+        )
+        assert below > 0 > above
         print(rounds)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.adapters import route
-from kofn.arrays.flow import repeat
+from kofn.arrays.flow import namespace_like, repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
 from kofn.arrays.operations import divided_as, greatest
 from kofn.operations.topk import WEIGHTS
@@ -22,7 +22,7 @@ ROUNDS = {"float32": 36, "float64": 58}
 
 def _halved(softness: Softness, per_row: bool, what: Given, target: Array) -> Array:
     """Return T by bisection in log T: the end of the bracket that is no softer than the target."""
-    xp = namespace(what.scores)
+    xp = namespace_like(what.scores)
     x = what.scores
     what, target = what._replace(k=divided_as(what.k, x)), divided_as(target, x)
     weights, softness_of = route.again(WEIGHTS, x, what.k, what.link), softness(what)
@@ -82,7 +82,7 @@ class _Search(NamedTuple):
 
 def _support(what: Given) -> Callable[[Array], Array]:
     """Return the effective number of entries as a function of weights."""
-    xp = namespace(what.scores)
+    xp = namespace_like(what.scores)
 
     def support(p: Array) -> Array:
         total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
@@ -93,7 +93,7 @@ def _support(what: Given) -> Callable[[Array], Array]:
 
 def _hard_gap(what: Given) -> Callable[[Array], Array]:
     """Return ‖p − hard‖₁ as a function of weights p."""
-    xp, one = namespace(what.scores), namespace(what.k).ones_like(what.k)
+    xp, one = namespace_like(what.scores), namespace(what.k).ones_like(what.k)
     chosen = route.hard(given_again(what.scores, what.k, one, links.logistic), what.k)
 
     def gap(p: Array) -> Array:

@@ -117,7 +117,7 @@ def root_with_rule(
     import jax
 
     @jax.custom_jvp
-    def of(root: Any, terms: Any) -> Any:
+    def of(root: Any, terms: object) -> Any:
         return root
 
     @of.defjvp

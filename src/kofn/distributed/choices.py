@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
 
-def _hard(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+def _hard(scores: Any, k: Any, *, link: object, temperature: object, dim: int, mask: Any) -> Any:
     return topk.hard_topk(scores, k, dim=dim, mask=mask)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["entmax", "softmax", "sparsemax"]
 
 
-def _softmax(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+def _softmax(scores: Any, k: object, *, link: object, temperature: Any, dim: int, mask: Any) -> Any:
     return whole.softmax(scores, temperature=temperature, dim=dim, mask=mask)
 
 

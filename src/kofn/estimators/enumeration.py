@@ -13,7 +13,7 @@ from kofn.estimators.protocol import Distribution, Function, added, needs
 def exact(
     choice: Distribution[ArrayT],
     f: Function[ArrayT],
-    rng: Any = None,
+    rng: object = None,
     *,
     factors: int = 0,
     enumerate_up_to: int | None = None,

@@ -170,7 +170,7 @@ def _theta_again(some: Given) -> Array:
 
 
 def _price_back(
-    _: Any, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
+    _: object, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
@@ -231,7 +231,7 @@ def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, .
 
 
 def _value_back(
-    _: Any,
+    _: object,
     given: Given[Tensor],
     cotangent: Tensor,
     weights: Tensor,

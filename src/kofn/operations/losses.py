@@ -106,7 +106,7 @@ def from_labels(x: Any, labels: Any, residual: Any) -> Any:
 
 
 def pulled_back(
-    _: Any, given: Given, cotangent: Array, residual: Tensor, lever: Array | None, dtype: Any
+    _: object, given: Given, cotangent: Array, residual: Tensor, lever: Array | None, dtype: Any
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
@@ -132,7 +132,7 @@ def _scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
 
 
 def _onward(
-    _: Any, given: Given, cotangent: Array, residual: Array, target: Array, lever: Array,
+    _: object, given: Given, cotangent: Array, residual: Array, target: Array, lever: Array,
     likely: int,
 ) -> Array:  # fmt: skip
     """Return the cotangent of the scores for one of p − t, from which p and its slope are known."""

@@ -87,7 +87,7 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _theta_back(
-    backend: Any, given: Given, cotangent: Tensor, theta: Tensor
+    backend: object, given: Given, cotangent: Tensor, theta: Tensor
 ) -> tuple[Array, Array]:
     """Pull back by array code; 0 for one number.
 

@@ -125,15 +125,3 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(gpu, "empty", empty)
     monkeypatch.setattr(at_once, "is_elsewhere", lambda scores: True)
     monkeypatch.setattr(labelled, "_call_of", lambda *_: None)  # for a CPU's kernels alone
-
-
-@pytest.fixture
-def reference(monkeypatch):
-    """Call a function with the kernels off."""
-
-    def call(function, *arguments, **options):
-        with monkeypatch.context() as patch:
-            patch.setenv("KOFN_KERNELS", "reference")
-            return function(*arguments, **options)
-
-    return call

@@ -140,17 +140,20 @@ def losses(
 
 
 def missed(
-    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return (minus the values at labels, as `losses` rates them; labels that are in range)."""
+    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return (minus the values at labels, as `losses` rates them; labels that are in range). With
+    an `epsilon`, log(1 + nε) − log(value + ε) of rows of n entries in play.
+    """
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, batch = packed(x), x.shape[:-1]
     found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)
     to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
-    given = _given(x, 1.0, 1.0, found, _ANY)
-    _answer(of_losses.missed, given, None, (to, labels), by_class is not None)
+    given = _given(x, 1.0, epsilon, found, _ANY)
+    _answer(of_losses.missed, given, None, (to, labels), by_class is not None, epsilon > 0)
     return found, labels
 
 
@@ -241,10 +244,10 @@ def _backward_in_parts(
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
     count, n = theta[0].numel(), x.shape[-1]
-    return Given(x, _number(k), _number(temperature), theta, count, n, _number(alpha))
+    return Given(x, number(k), number(temperature), theta, count, n, number(alpha))
 
 
-def _number(one: Any) -> Any:
+def number(one: Any) -> Any:
     # A number goes along with the launch: filling a tensor with it would be another.
     return one if isinstance(one, float) else packed(one)
 

@@ -233,10 +233,12 @@ def missed(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BY_CLASS: tl.constexpr,
+    LOGS: tl.constexpr,
 ):
     """Write minus the value at each row's label, RATED, and the label, 0 where it is not in range.
 
-    The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss.
+    The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss. LOGS
+    says that the loss is log(1 + nε) − log(value + ε), with n entries in play and ε for T.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
@@ -253,9 +255,17 @@ def missed(
     if BY_CLASS:
         weight = tl.load(to.by_class_at + label, mask=here & used, other=1.0).to(tl.float32)
     value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
-    loss = tl.where(used, -value.to(tl.float32), 0.0)
-    is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (tl.sum(live, axis=1) > 0.0)
+    loss, playing = -value.to(tl.float32), tl.sum(live, axis=1)
+    is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (playing > 0.0)
+    if LOGS:
+        epsilon = per_row(given.temperature, rows, here, 1.0)
+        per_slope = epsilon - loss
+        loss = log1p(playing * epsilon) - tl.log(per_slope)
+    loss = tl.where(used, loss, 0.0)
     _keep(given, to, rows, here, loss, loss, weight, is_barred, counts, wrong, True)
+    if LOGS:
+        slope = tl.where(counts, weight, 0.0) / per_slope
+        tl.store(to.answer_at + rows + 3 * given.count, slope, mask=here)
     tl.store(labels_at + rows, label.to(tl.int64), mask=here)
 
 

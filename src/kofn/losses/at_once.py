@@ -20,9 +20,10 @@ from kofn.losses.targets import (
     check_reduction,
     class_weights,
 )
+from kofn.maps.sparse_softmax import check_support
 from kofn.operations.logarithms import LOG_AT_LABELS
 from kofn.operations.losses import LOSS, target_of
-from kofn.operations.rated import MISSED, MISSED_LOGS, RATED
+from kofn.operations.rated import MISSED, MISSED_LOGS, RATED, RATED_SETS
 from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.given import ONE, Given, given_for_kernels
 from kofn.solver.reductions import DENSE
@@ -30,20 +31,26 @@ from kofn.solver.reductions import DENSE
 
 def answer(
     *given: Any, again: Callable[..., Any], likely: bool = False, link: Any = "exponential",
-    alpha: Any = None, **options: Any,
+    alpha: Any = None, sets: tuple[Any, ...] = (), **options: Any,
 ) -> Any:  # fmt: skip
     """Return the loss, or None where this is for other code, which checks all arguments anew.
 
     `given` are the caller's scores, target, temperature, dim, mask and reduction; `again` computes
-    the loss from checked rows, with all derivatives (see RATED).
+    the loss from checked rows, with all derivatives (see RATED). `sets` are the k, p, min_p and
+    `outside` of a softmax over sets, unchecked but for the last.
     """
     if not is_elsewhere(given[0]):
+        if sets:
+            return None
         of: tuple[Any, Any] = (TRUNCATED_LOSS, (None, None)) if likely else (LOSS, (0,))
         return labelled.reduced(*of, (link, alpha), *given, **options)
     found = _checked(*given, whole=not likely, link=link, alpha=alpha, **options)
     if found is None:
         return None
     rows, target, weight, ignored = found
+    if sets:
+        own = weight, *check_support(*sets[:3], rows.n), sets[3], ignored, given[-1], again
+        return route.by_kernel(RATED_SETS, rows, target, settings=own)
     settings = weight, int(likely), ignored, given[-1], again
     return route.by_kernel(RATED, rows, target, settings=settings)
 

@@ -15,12 +15,11 @@ from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
 from kofn.losses.targets import (
     Target,
-    labelled,
+    labels_again,
     log_likelihood,
     nan_if_out_of_range,
     prepared,
     weighted,
-    with_class_weights,
 )
 from kofn.operations.losses import LOSS, PLAIN_LOSS
 from kofn.rows.compiled import evaluate
@@ -152,11 +151,7 @@ def _again(
     given: Given, target: Array, *, by_class: Any, likely: int, ignored: int, reduction: str
 ) -> Any:
     """Return the loss of rows on a device with all of its derivatives."""
-    x: Any = given.scores
-    labels = Target(x.detach(), target)
-    if target.ndim < x.ndim:
-        labels = labelled(target, x, x.detach(), ignored, x.shape[-1])
-    labels = labels if by_class is None else with_class_weights(labels, by_class)
+    labels = labels_again(given, target, by_class, ignored)
     return loss_of_rows(given, labels, reduction, bool(likely))
 
 

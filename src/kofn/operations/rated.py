@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kofn.operations.losses import LOSS, pulled_back
 from kofn.operations.operation import Operation
-from kofn.operations.signatures import ROWS, scores
+from kofn.operations.signatures import ROWS, TEMPERED, scores
+from kofn.operations.truncated import SET, SPARSE_LOSS, TRUNCATED_LOSS
 from kofn.rows.given import Given
 
 if TYPE_CHECKING:
@@ -160,3 +161,47 @@ MISSED_LOGS = replace(
     keeps_scores=True,
 )
 """−log((p + ε)/(1 + nε)) of the values p, with n entries in play."""
+
+
+def _of_sets(
+    backend: Any, given: Given, labels: Tensor, by_class: Any, k: int | None, p: float | None,
+    min_p: float | None, outside: int, ignored: int, reduction: str, again: Any, slopes: int,
+) -> tuple[Any, ...]:  # fmt: skip
+    x, t = given.scores, given.temperature
+    residual, each = backend.truncated(x, k, p, t, labels, bool(slopes), min_p, outside)
+    numbers, labels = backend.rated(x, each, labels, ignored, by_class)
+    loss, count = _reduced(numbers, by_class, reduction)
+    return loss, residual if slopes else None, labels, numbers, count
+
+
+def _of_sets_back(
+    _: Any, given: Given, cotangent: Tensor, labels: Tensor, residual: Tensor, numbers: Tensor,
+    count: Any, dtype: Any,
+) -> Any:  # fmt: skip
+    each = _of_rows(cotangent, numbers[3], count)
+    return TRUNCATED_LOSS.back[0].kernel(_, given, each, labels, residual, dtype)
+
+
+RATED_SETS = Operation(
+    name="",
+    takes=f"x n, target r, by_class any, {SET}, outside int, t #, ignored int, reduction str, "
+    "again any, slopes int",
+    gives="loss r, residual N if slopes, labels r, numbers **, count any",
+    of=TEMPERED,
+    kernel=_of_sets,
+    plain=lambda given, target, again, **own: again(given, target, **own),
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n if t, labels r, t #, residual N, numbers **, count any, "
+            "dtype dtype",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=_of_sets_back,
+            elementwise=True,
+        ),
+    ),
+    onward=replace(SPARSE_LOSS.onward, takes="cotangent N, residual N, labels r, t #"),
+    offered="truncated",
+)
+"""−log of softmax over sets of the largest scores at labels, likewise."""

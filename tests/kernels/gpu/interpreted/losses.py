@@ -21,6 +21,7 @@ ORDINARY = (
 OF_NAME = {
     "log": partial(losses.topk_cross_entropy, k=(0.5, 0.5)),
     "epsilon": losses.epsilon_cross_entropy,
+    "sets": partial(losses.sparse_softmax_loss, k=3),
 }
 LABELS = torch.tensor([[0, 2, 3, 1, 5, 4, 2, 8, 1], [3, 1, 0, 1, 1, 2, 4, 0, 1]])
 

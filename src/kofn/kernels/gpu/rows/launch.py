@@ -141,10 +141,11 @@ def losses(
 
 def missed(
     x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None,
-    epsilon: float,
+    epsilon: float = 0.0, known: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return (minus the values at labels, as `losses` rates them; labels that are in range). With
-    an `epsilon`, log(1 + nε) − log(value + ε) of rows of n entries in play.
+    an `epsilon`, log(1 + nε) − log(value + ε) of rows of n entries in play. Where they are `known`,
+    the losses are given in the place of values.
     """
     from kofn.kernels.gpu.rows import losses as of_losses
 
@@ -153,7 +154,8 @@ def missed(
     each = x if by_class is None else packed(by_class)
     to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
     given = _given(x, 1.0, epsilon, found, _ANY)
-    _answer(of_losses.missed, given, None, (to, labels), by_class is not None, epsilon > 0)
+    how = by_class is not None, epsilon > 0, known
+    _answer(of_losses.missed, given, None, (to, labels), *how)
     return found, labels
 
 

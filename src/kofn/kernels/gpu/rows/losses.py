@@ -234,11 +234,13 @@ def missed(
     BLOCK: tl.constexpr,
     BY_CLASS: tl.constexpr,
     LOGS: tl.constexpr,
+    KNOWN: tl.constexpr,
 ):
     """Write minus the value at each row's label, RATED, and the label, 0 where it is not in range.
 
     The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss. LOGS
-    says that the loss is log(1 + nε) − log(value + ε), with n entries in play and ε for T.
+    says that the loss is log(1 + nε) − log(value + ε), with n entries in play and ε for T; KNOWN
+    that the losses of rows stand in the place of the values.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
@@ -254,8 +256,12 @@ def missed(
     weight = rows * 0.0 + 1.0
     if BY_CLASS:
         weight = tl.load(to.by_class_at + label, mask=here & used, other=1.0).to(tl.float32)
-    value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
-    loss, playing = -value.to(tl.float32), tl.sum(live, axis=1)
+    if KNOWN:
+        loss = tl.load(to.residual_at + rows, mask=here, other=0.0)
+    else:
+        value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
+        loss = -value.to(tl.float32)
+    playing = tl.sum(live, axis=1)
     is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (playing > 0.0)
     if LOGS:
         epsilon = per_row(given.temperature, rows, here, 1.0)

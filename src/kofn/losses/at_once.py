@@ -12,6 +12,7 @@ from typing import Any
 from kofn import kernels, links
 from kofn.adapters import labelled, route
 from kofn.arrays import torch as of_torch
+from kofn.arrays.checks import check_number
 from kofn.links import table
 from kofn.losses.targets import (
     are_indices,
@@ -23,9 +24,10 @@ from kofn.losses.targets import (
 from kofn.maps.sparse_softmax import check_support
 from kofn.operations.logarithms import LOG_AT_LABELS
 from kofn.operations.losses import LOSS, target_of
+from kofn.operations.margins import MARGINED
 from kofn.operations.rated import MISSED, MISSED_LOGS, RATED, RATED_SETS
 from kofn.operations.truncated import TRUNCATED_LOSS
-from kofn.rows.given import ONE, Given, given_for_kernels
+from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
 from kofn.solver.reductions import DENSE
 
 
@@ -75,6 +77,25 @@ def of_values(
             MISSED_LOGS if epsilon else MISSED, values(rows), rows.scores, target,
             settings=(weight, ignored, given[-1], epsilon),
         )  # fmt: skip
+
+
+def with_margin(
+    cosines: Any, target: Any, margin: Any, turned: int, temperature: Any, dim: int,
+    reduction: str, ignored: Any, again: Callable[..., Any],
+) -> tuple[Any, Any] | None:  # fmt: skip
+    """Return (the form of the cosines, logits of their rows); see MARGINED."""
+    if not is_elsewhere(cosines) or type(margin) not in NUMBERS:
+        return None
+    how: Any = dict(whole=False, link="exponential", ignore_index=ignored)
+    found = _checked(cosines, target, temperature, dim, None, reduction, **how)
+    if found is None or type(found[0].temperature) is not float:
+        return None
+    (x, _, t, _, form, _), target, _, ignored = found
+    margin = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
+    with form.quiet():
+        own = margin, turned, t, ignored, again
+        logits = route.by_kernel(MARGINED, x, target, settings=own)
+    return None if logits is None else (form, logits)
 
 
 def _checked(

@@ -23,7 +23,7 @@ try:
 
     from kofn.kernels.gpu.choice import programs as choices
     from kofn.kernels.gpu.choice import truncated as sets
-    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, one_program
+    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, margins, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
@@ -225,6 +225,9 @@ ANSWERS = (
     (losses.missed, (None,), dict(BY_CLASS=True, LOGS=False, KNOWN=False)),
     (losses.missed, (None,), dict(BY_CLASS=True, LOGS=True, KNOWN=False)),
     (losses.missed, (None,), dict(BY_CLASS=True, LOGS=False, KNOWN=True)),
+    (margins.margins, (None,), dict(TURNED=False)),
+    (margins.margins, (None,), dict(TURNED=True)),
+    (margins.margins_back, (None,), {}),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
@@ -261,6 +264,9 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
     types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
     if kernel in (choices.largest, choices.tally):
         types |= dict(out_at="*i64", k="i32")
+    if kernel.__module__ == margins.__name__:
+        numbers = dict.fromkeys(("temperature", "margin", "sine", "cosine"), "fp32")
+        types |= numbers | dict(out_at="*fp32" if "TURNED" in more else entries)
     if kernel.__module__ == sets.__name__:
         own = "*i64" if more.get("LABELS") else "*fp32"
         types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")

@@ -17,6 +17,7 @@ from kofn.kernels.gpu.choice.programs import LAST, keys
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
 from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
+from kofn.kernels.gpu.rows.losses import is_label
 from kofn.kernels.gpu.rows.one_program import per_row, row_of
 from kofn.kernels.gpu.rows.words import log1p, number_at, place_of
 
@@ -102,8 +103,7 @@ def truncated(
         tops += tl.where(x == INF, 1.0, 0.0)
         bad += tl.where(x != x, 1.0, 0.0)
         if LABELS:
-            is_own = (at + tl.arange(0, BLOCK))[None, :] == label[:, None]
-            own = tl.maximum(own, tl.where(playing & is_own, x, -INF))
+            own = tl.maximum(own, tl.where(playing & is_label(at, label, BLOCK), x, -INF))
     highest, lowest = tl.max(most, axis=1), tl.min(least, axis=1)
     number, x_own = tl.sum(tops, axis=1), tl.max(own, axis=1)
     is_bad = (tl.sum(bad, axis=1) > 0.0) | ((t != t) & (highest > -INF) & (number == 0.0))
@@ -142,7 +142,7 @@ def truncated(
             x, _ = scores(stretch, at, -INF, BLOCK)
             e = _kept(x, last, share, highest, per_t)
             if LABELS:
-                e = tl.where(_is_own(at, label, BLOCK), 0.0, e)
+                e = tl.where(is_label(at, label, BLOCK), 0.0, e)
             total += e
             tilt += tl.where(e > 0.0, e * (x - highest[:, None]) * per_t[:, None], 0.0)
         others = tl.sum(total, axis=1)
@@ -165,7 +165,7 @@ def truncated(
                     out = tl.where(e > 0.0, out * (mean[:, None] - z), 0.0)
                 still = tl.where(x == INF, 1.0 / tl.maximum(number, 1.0)[:, None], 0.0)
                 if LABELS:
-                    is_own = _is_own(at, label, BLOCK)
+                    is_own = is_label(at, label, BLOCK)
                     out = tl.where(is_own, -(others / whole)[:, None], out)
                     moves = x_own > -INF
                     if WHAT == INFINITE:
@@ -192,11 +192,6 @@ def truncated(
                 each = tl.where(plain, tl.log(whole) - mean, tl.log(tl.maximum(number, 1.0)))
                 each = tl.where(is_bad, float("nan"), each)
         tl.store(given.each_at + rows, each, mask=here)
-
-
-@triton.jit
-def _is_own(at, label, BLOCK: tl.constexpr):
-    return (at + tl.arange(0, BLOCK))[None, :] == label[:, None]
 
 
 @triton.jit

@@ -7,6 +7,7 @@ alone, so a row's answer does not depend on how many others there are.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import cos, sin
 from typing import Any, NamedTuple
 
 import torch
@@ -157,6 +158,33 @@ def missed(
     how = by_class is not None, epsilon > 0, known
     _answer(of_losses.missed, given, None, (to, labels), *how)
     return found, labels
+
+
+def margins(
+    x: Tensor, target: Tensor, margin: float, turned: int, temperature: float, ignored: int
+) -> tuple[Tensor, Tensor]:
+    """Return logits with a margin at labels, and there the slope of each row's, times T."""
+    out, slope = (empty(x, shape, torch.float32) for shape in (x.shape, x.shape[:-1]))
+    given = packed(x), packed(target), out, slope, temperature, margin
+    _margins("margins", given, (sin(margin), cos(margin)), ignored, bool(turned))
+    return out, slope
+
+
+def margin_gradients(
+    x: Tensor, cotangent: Tensor, target: Tensor, slope: Tensor, temperature: float, ignored: int
+) -> Tensor:
+    out = empty(x, x.shape)
+    given = packed(cotangent), packed(target), out, slope, temperature, 0.0
+    _margins("margins_back", given, (0.0, 1.0), ignored)
+    return out
+
+
+def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *how: Any) -> None:
+    from kofn.kernels.gpu.rows import margins as of_margins
+
+    count, n = given[3].numel(), given[0].shape[-1]
+    cosines: Any = of_margins.Cosines(*given, *angle, ignored, count, n)
+    _answer(getattr(of_margins, name), cosines, None, (), *how)
 
 
 def weights(

@@ -17,7 +17,7 @@ from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.links.link import Link
-from kofn.operations.by_kernel import in_memory, weights_by_kernel
+from kofn.operations.by_kernel import in_memory, put, weights_by_kernel
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
@@ -78,14 +78,13 @@ def _by_parts(
     known, own = weights_by_kernel(backend, given), (given.scores, target, *given[1:4])
     losses, residual, lost, *in_alpha = backend.losses(*own, likely, known=known, **wanted)
     if lost:
-        each = in_memory(losses)[0]
-        where = np.isnan(each)
+        where = np.isnan(in_memory(losses)[0])
         x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
         with np.errstate(all="ignore"):
             link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
             rows = rows_of(Given(x, k, temperature, link))
             theta = tuple(one[where] for one in in_memory(known[1]))
-            each[where] = answers.loss(rows, in_memory(target)[where], found=theta)
+            put(losses[0], where, answers.loss(rows, in_memory(target)[where], found=theta))
     return losses, residual, *in_alpha
 
 

@@ -35,6 +35,9 @@ MODULES = (
     "kofn.feature_selection",
 )
 
+NOBODY = "Never"
+"""The type of a parameter that takes nothing."""
+
 METHODS = (FunctionType, classmethod, staticmethod)
 
 # The packages that these import need not be installed, so their source is read.
@@ -52,6 +55,16 @@ def everything() -> list[str]:
     """Return a line for each public function, class, method and object."""
     lines = [line for name in MODULES for line in of_module(importlib.import_module(name))]
     return lines + [line for name in SOURCES for line in of_source(name)]
+
+
+def functions() -> dict[FunctionType, str]:
+    """Return every public function of modules that need no other library, and its name."""
+    found: dict[FunctionType, str] = {}
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            if inspect.isfunction(function := getattr(module, name)):
+                found.setdefault(function, f"{module.__name__}.{name}")
+    return found
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
@@ -88,11 +101,18 @@ def of_class(whole: str, found: type) -> Iterator[str]:
 
 
 def arguments(found: Any) -> str:
-    """Return names, kinds and defaults of the parameters; type checkers see the types."""
+    """Return names, kinds and defaults of the parameters; type checkers see the types.
+
+    `**others: Never`, with which functions answer for words that are not theirs, is left out.
+    """
     if getattr(found, "_is_protocol", False):
         return ""
     signature = inspect.signature(found)
-    plain = [bare(each) for name, each in signature.parameters.items() if name != "self"]
+    plain = [
+        bare(each)
+        for name, each in signature.parameters.items()
+        if name != "self" and each.annotation != NOBODY
+    ]
     return str(signature.replace(parameters=plain, return_annotation=signature.empty))
 
 
@@ -111,6 +131,12 @@ class Named(str):
 
 
 def of_source(name: str) -> Iterator[str]:
+    for public, node in public_of_source(name):
+        yield f"kofn.{name}.{public}({arguments_of_source(node)})"
+
+
+def public_of_source(name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    """Return what is public in a module, as its source has it."""
     home = PACKAGE.joinpath(*name.split("."))
     paths = sorted(home.rglob("*.py")) or [home.with_suffix(".py")]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
@@ -121,7 +147,7 @@ def of_source(name: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     for public in names_listed(trees[0]):
-        yield f"kofn.{name}.{public}({arguments_of_source(defined[public])})"
+        yield public, defined[public]
 
 
 def names_listed(tree: ast.Module) -> list[str]:
@@ -139,6 +165,8 @@ def arguments_of_source(node: ast.FunctionDef | ast.ClassDef) -> str:
             return ""
         node = made[0]
     given = node.args
+    if given.kwarg and given.kwarg.annotation and ast.unparse(given.kwarg.annotation) == NOBODY:
+        given.kwarg = None
     for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
         if each is not None:
             each.annotation = None

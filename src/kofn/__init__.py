@@ -220,13 +220,28 @@ _NAMES_ELSEWHERE = {
 
 def _missing(name: str) -> str:
     """Say that there is no such name, and which one may be meant, of a room, too."""
-    from kofn.arrays.names import meant, names_in, plain
+    from kofn.arrays.names import meant, plain
 
-    of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in names_in(f"kofn.{room}")}
+    of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in _names_in(f"kofn.{room}")}
     known = of_rooms | {plain(own): place for own, place in of_rooms.items()}
     known |= {plain(own): own for own in (*__all__, *_ROOMS)}
     known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
     return meant("kofn", name, known)
+
+
+def _names_in(module: str) -> list[str]:
+    """Return the `__all__` of a module of ours that may not be loaded, from its source."""
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    found = find_spec(module)
+    source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    for each in ast.parse(source).body:
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(each.value)
+            return names
+    return []
 
 
 def __dir__() -> list[str]:

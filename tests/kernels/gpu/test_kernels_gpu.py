@@ -38,7 +38,20 @@ full = pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices", "sets", "own"), "not full"),
+        (
+            (
+                "rows",
+                "odd_rows",
+                "bounds",
+                "subsets",
+                "losses",
+                "choices",
+                "sets",
+                "thresholds",
+                "own",
+            ),
+            "not full",
+        ),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
@@ -218,6 +231,7 @@ ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
+    (answers.threshold_gradients, formulas.SERVED, {}),
     (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
     (losses.losses, losses.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
     (losses.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),

@@ -98,6 +98,17 @@ def log_gradients(
     return *slopes, in_alpha(x, cotangent, theta, temperature, link, logs=True)
 
 
+def threshold_gradients(
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
+    x = packed(x)
+    found, in_rows = empty(x, x.shape), empty(theta, theta.shape)
+    given = _given(x, k, temperature, theta, link)
+    _answer(answers.threshold_gradients, given, link, (packed(cotangent), found, in_rows))
+    return found, in_rows
+
+
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
     found, x = empty(theta, (3, *theta.shape[1:])), packed(x)

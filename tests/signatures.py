@@ -1,5 +1,4 @@
-"""Write the signatures of everything public: `make signatures` puts them in tests/signatures.txt,
-and the names of links in arrays/typing.py.
+"""Write the signatures of everything public: `make signatures` puts them in tests/signatures.txt.
 
 The test compares the file with the code, so that no public name, argument or default changes
 unseen.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -20,7 +18,6 @@ import kofn
 
 SNAPSHOT = Path(__file__).with_name("signatures.txt")
 PACKAGE = Path(kofn.__file__).parent
-TYPES = PACKAGE / "arrays" / "typing.py"
 
 MODULES = (
     "kofn",
@@ -177,20 +174,6 @@ def arguments_of_source(node: ast.FunctionDef | ast.ClassDef) -> str:
     return ast.unparse(given)
 
 
-def names_of_links() -> str:
-    """Return the type of links' names, which type checkers read."""
-    names = [f'"{name}"' for name in kofn.links.TABLE]
-    line = f"LinkName = Literal[{', '.join(names)}]\n"
-    lines = "".join(f"    {name},\n" for name in names)
-    return line if len(line) <= 101 else f"LinkName = Literal[\n{lines}]\n"
-
-
 if __name__ == "__main__":
     SNAPSHOT.write_text("\n".join(everything()) + "\n", encoding="utf-8")
     print(f"wrote {SNAPSHOT}")
-    TYPES.write_text(
-        re.sub(
-            r"LinkName = Literal\[.*?\]\n", names_of_links(), TYPES.read_text("utf-8"), flags=re.S
-        ),
-        encoding="utf-8",
-    )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import kofn
+import names_written
 import signatures
 from places import TESTS
 
@@ -61,6 +62,11 @@ def test_names_of_types_are_those_that_run():
 
     assert set(get_args(LinkName)) == set(kofn.links.TABLE)
     assert set(get_args(NoiseName)) == {*NOISES, GUMBEL}
+
+
+def test_names_are_those_of_their_files():
+    for path, text in names_written.written().items():
+        assert path.read_text(encoding="utf-8") == text, "run: make signatures"
 
 
 def test_dir_shows_what_there_is_to_use():

@@ -6,7 +6,6 @@ from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route
-from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
@@ -15,9 +14,15 @@ from kofn.links import Link, table
 from kofn.losses import at_once
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
-from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
+from kofn.losses.targets import (
+    Target,
+    labels_again,
+    log_likelihood,
+    nan_if_out_of_range,
+    prepared,
+    weighted,
+)
 from kofn.operations.losses import LOSS, PLAIN_LOSS
-from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -129,11 +134,7 @@ def softmax_loss(
         raise unknown_keyword(softmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = reduced_at_once(
-        TRUNCATED_LOSS, (None, None), ("exponential", None), *given, **options
-    )
-    if found is None:
-        found = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
+    found: Any = at_once.answer(*given, again=_again, likely=True, **options)
     if found is not None:
         return found
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
@@ -151,6 +152,14 @@ def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -
         return reduced(likely_loss, labels, reduction, unlimited=True)
     log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
     return cross_entropy(log_p, labels, reduction)
+
+
+def _again(
+    given: Given, target: Array, *, by_class: Any, likely: int, ignored: int, reduction: str
+) -> Any:
+    """Return the loss of rows on a device with all of its derivatives."""
+    labels = labels_again(given, target, by_class, ignored)
+    return loss_of_rows(given, labels, reduction, bool(likely))
 
 
 def sparsemax_loss(
@@ -312,13 +321,10 @@ def _loss(
 ) -> Any:
     """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = reduced_at_once(LOSS, (0,), (link, alpha), *given, **options)
+    found: Any = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
     if found is not None:
         return found
     link = table.resolve(link) if alpha is None else links.entmax(alpha)
-    found = at_once.answer(*given, again=loss_of_rows, link=link, **options)
-    if found is not None:
-        return found
     checked, labels = prepared(*given, link=link, halves=True, **options)
     with checked.form.quiet():
         require_integral(link, scores)

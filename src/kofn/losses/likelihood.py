@@ -9,7 +9,6 @@ from typing import Any, Never
 import numpy as np
 
 from kofn.adapters import route
-from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.names import unknown_keyword
@@ -82,24 +81,22 @@ def topk_cross_entropy(
     if others:
         raise unknown_keyword(topk_cross_entropy, others)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    if type(k) is int:
-        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options | {"k": k})
-        if known is not None:
-            return known
-    options["link"] = link = table.resolve(link)
+    options: Any = dict(
+        link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
 
     def total(checked: Given, labels: Target | None = None) -> Any:
-        total: Any = None
+        total, checked = None, checked.wide()
         for number, share in _distribution(k, checked.n):
             one = _logarithms(checked._replace(k=float(number)), labels)
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
         return total
 
-    found: Any = at_once.of_values(total, *given, halves=False, **options)
+    found: Any = at_once.of_values(total, *given, k=k, **options)
     if found is not None:
         return found
+    options["link"] = table.resolve(link)
     checked, labels = prepared(*given, **options)
     with checked.form.quiet():
         return missed(total(checked, labels), labels, reduction, unlimited=True)
@@ -171,11 +168,7 @@ def epsilon_cross_entropy(
         playing: Any = ~deleted(checked.scores)
         return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
 
-    def terms(checked: Given) -> Any:
-        xp, p = checked.form.xp, _weights(checked)
-        return xp.log(p + epsilon) - xp.log1p(available(checked) * epsilon)[..., None]
-
-    found: Any = at_once.of_values(terms, *given, halves=False, **options)
+    found: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
     if found is not None:
         return found
     checked, labels = prepared(*given, **options)

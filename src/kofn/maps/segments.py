@@ -21,14 +21,14 @@ from kofn.rows.integral import require_integral
 from kofn.rows.segments.given import segment_given
 
 __all__ = [
-    "segment_entmax",
-    "segment_hard_topk",
     "segment_soft_topk",
-    "segment_soft_topk_sum",
     "segment_soft_topk_threshold",
+    "segment_soft_topk_sum",
     "segment_softmax",
     "segment_sparse_softmax",
     "segment_sparsemax",
+    "segment_entmax",
+    "segment_hard_topk",
 ]
 
 

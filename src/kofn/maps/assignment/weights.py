@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Never, overload
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.dtensor import is_dtensor
-from kofn.arrays.flow import only_if
+from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -293,18 +293,18 @@ def _solved(
     if turned:
         x, k, c = _turned(x), c, k
     x = contiguous(x)  # NumPy's functions may round otherwise where numbers lie apart in memory
-    x, t, unit = _in_units(x, t)
+    xp = namespace_like(x)
+    x, t, unit = _in_units(xp, x, t)
     fixed = [stop_gradient(each) for each in (x, k, c, t)]
     beta, warm, live, full = _prices_of(fixed, link.map_alpha(stop_gradient))
     # T times a constant: a raised temperature has the derivatives of the one given.
-    p = opened(x, k, c, t * (warm / stop_gradient(t)), Settled(live, full, full))
+    p = opened(xp, x, k, c, t * (warm / fixed[3]), Settled(live, full, full))
     return _Solved(*attached(p, beta, link, full, turned), full, link, turned, unit)
 
 
-def _in_units(x: Array, t: Array) -> tuple[Array, ...]:
+def _in_units(xp: Any, x: Array, t: Array) -> tuple[Array, ...]:
     """Return scores and T of each matrix in a unit in which squares of scores are floats."""
-    xp, fixed = namespace(x), stop_gradient(x)
-    spread, info = spread_of(fixed), xp.finfo(x.dtype)
+    spread, info = spread_of(xp, stop_gradient(x)), xp.finfo(x.dtype)
     large = spread > float(info.max) ** 0.5
     unit = xp.where(large, spread, 1.0)
 
@@ -312,7 +312,7 @@ def _in_units(x: Array, t: Array) -> tuple[Array, ...]:
         least = full_like(unit, (), float(info.smallest_normal))
         return x / unit[..., None, None], xp.maximum(t / unit, least)
 
-    return *only_if(large, small, (x, t)), unit
+    return *only_if_like(x)(large, small, (x, t)), unit
 
 
 def _prices_of(arrays: Any, link: Link) -> Prices:
@@ -335,7 +335,8 @@ def _weights(*arrays: Any, link_id: str, number: float | None) -> Array:
 def _weights_at(s: _Solved) -> Array:
     y = s.open.x - s.beta[..., None, :]
     weights = weights_of(s.link, y, s.open.k, s.open.t[..., None])
-    weights = namespace(y).where(s.full & ~namespace(y).isnan(s.beta)[..., None, :], 1.0, weights)
+    xp = namespace(y)
+    weights = xp.where(s.full & ~xp.isnan(s.beta)[..., None, :], 1.0, weights)
     return _turned(weights) if s.turned else weights
 
 

@@ -30,7 +30,7 @@ from kofn.rows.segments.form import SegmentForm, form_of_segments
 from kofn.rows.segments.given import mask_of
 from kofn.rows.segments.ordered import Ordered, in_column, ordered, states_of
 
-__all__ = ["segment_quantile", "segment_topk"]
+__all__ = ["segment_topk", "segment_quantile"]
 
 
 def segment_topk(

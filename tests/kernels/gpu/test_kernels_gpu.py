@@ -22,6 +22,7 @@ try:
     from triton.compiler import ASTSource
 
     from kofn.kernels.gpu.choice import programs as choices
+    from kofn.kernels.gpu.choice import ranked as ranks
     from kofn.kernels.gpu.choice import truncated as sets
     from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, margins, one_program
     from kofn.kernels.gpu.rows import launch as gpu
@@ -48,6 +49,7 @@ full = pytest.mark.full
                 "choices",
                 "sets",
                 "thresholds",
+                "quantiles",
                 "own",
             ),
             "not full",
@@ -251,6 +253,8 @@ ANSWERS = (
     (sets.truncated, (None,), dict(OF_SETS, LABELS=True, NUCLEUS=True, WHAT=contract.KEPT)),
     (sets.truncated, (None,), dict(OF_SETS, OF_K=True, NUCLEUS=True, WHAT=contract.ENTROPY)),
     (sets.truncated_back, (None,), {}),
+    (ranks.ranked, (None,), {}),
+    (ranks.ranked_back, (None,), {}),
 )
 OF_ANSWERS = [
     (kernel, kind, n, sm, entries, more)
@@ -278,6 +282,9 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
     types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
     if kernel in (choices.largest, choices.tally):
         types |= dict(out_at="*i64", k="i32")
+    if kernel.__module__ == ranks.__name__:
+        types |= dict(places_at="*i64", low="i32", high="i32", share="fp32")
+        types |= dict(x_at="*fp32") if "back" in kernel.__name__ else dict(out_at="*fp32")
     if kernel.__module__ == margins.__name__:
         numbers = dict.fromkeys(("temperature", "margin", "sine", "cosine"), "fp32")
         types |= numbers | dict(out_at="*fp32" if "TURNED" in more else entries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Never, overload
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag, check_integer
@@ -19,6 +19,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
@@ -46,6 +47,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: None = None,
+    **others: Never,
 ) -> ArrayT: ...
 @overload
 def soft_assignment(
@@ -58,6 +60,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: int,
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]: ...
 def soft_assignment(
     scores: ArrayT,
@@ -69,6 +72,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: int | None = None,
+    **others: Never,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Return weights F((scores − α − β)/temperature): rows sum to k, columns to their capacity.
 
@@ -142,6 +146,8 @@ def soft_assignment(
                [0., 0., 1.],
                [1., 0., 0.]])
     """
+    if others:
+        raise unknown_keyword(soft_assignment, others)
     refuse("soft_assignment")
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     if rounds is not None:
@@ -170,6 +176,7 @@ def soft_assignment_prices(
     link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return α and β of soft_assignment: weights are F((scores − α − β)/T), and Σβ is 0.
 
@@ -202,6 +209,8 @@ def soft_assignment_prices(
         >>> columns.round(3)
         array([ 0.698, -0.098, -0.599])
     """
+    if others:
+        raise unknown_keyword(soft_assignment_prices, others)
     refuse("soft_assignment_prices")
     link = table.resolve(link)
     given = matrices(scores, k, capacity, link, temperature, mask)

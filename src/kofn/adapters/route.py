@@ -55,7 +55,7 @@ def by_array_code(
     closed = operation.closed or (operation if operation.elementwise else None)
     if closed is not None and _has_way_back(closed, rows):
         return computed(closed, theta_of, rows.per_row(), arrays, settings)
-    return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
+    return array_code.answer(operation, rows, arrays, _unlearned(operation, settings))
 
 
 def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Any:
@@ -70,7 +70,7 @@ def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequenc
     backend = serving(operation, rows, "numpy")
     if backend is None:
         return None
-    own = _with_slopes(operation, settings, 0)
+    own = _unlearned(operation, settings)
     return _first(_run_of(rows)(operation, backend, rows, *arrays, *own))
 
 
@@ -226,8 +226,9 @@ def _first(answers: Any) -> Any:
     return answers[0] if type(answers) is tuple else answers
 
 
-def _with_slopes(operation: Operation, settings: Sequence[Any], learned: int) -> Sequence[Any]:
-    return (*settings, learned) if operation.has_slopes else settings
+def _unlearned(operation: Operation, settings: Sequence[Any]) -> Sequence[Any]:
+    """Return all settings of a call in which nothing is learned."""
+    return (*settings, 0) if operation.has_slopes else settings
 
 
 def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Any] = ()) -> bool:

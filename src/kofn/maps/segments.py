@@ -92,10 +92,8 @@ def segment_soft_topk(
     """
     if others:
         raise unknown_keyword(segment_soft_topk, others)
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, table.resolve(link), temperature, mask, *of)
     with checked.form.quiet():
         if not check_flag("hard", hard):
             return checked.restored(route.answer(WEIGHTS, checked))
@@ -139,10 +137,8 @@ def segment_soft_topk_threshold(
     """
     if others:
         raise unknown_keyword(segment_soft_topk_threshold, others)
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, table.resolve(link), temperature, mask, *of)
     with checked.form.quiet():
         return checked.form.per_segment(route.answer(THETA, checked))
 
@@ -185,10 +181,8 @@ def segment_soft_topk_sum(
     if others:
         raise unknown_keyword(segment_soft_topk_sum, others)
     link = table.resolve(link)
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, link, temperature, mask, **of)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, link, temperature, mask, *of)
     require_integral(link, checked.scores)
     with checked.form.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
@@ -223,8 +217,8 @@ def segment_softmax(
     """
     if others:
         raise unknown_keyword(segment_softmax, others)
-    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
-    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
+    of = segment_ids, ptr, num_segments
+    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, *of)
     with checked.form.quiet():
         return checked.restored(route.answer(SOFTMAX, checked))
 
@@ -305,8 +299,8 @@ def segment_sparse_softmax(
     if others:
         raise unknown_keyword(segment_sparse_softmax, others)
     support = check_support(k, p, min_p, None)
-    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
-    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
+    of = segment_ids, ptr, num_segments
+    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, *of)
     with checked.form.quiet():
         x, over = checked.scores, checked.over
         outside = stop_gradient(x) < over.expand(route.answer(LEAST, checked, settings=support))
@@ -385,9 +379,7 @@ def segment_hard_topk(
     """
     if others:
         raise unknown_keyword(segment_hard_topk, others)
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, links.logistic, 1.0, mask, *of)
     with checked.form.quiet():
         return checked.restored(chosen(checked, None))

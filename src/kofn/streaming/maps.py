@@ -205,14 +205,17 @@ def _checked(array: Any, name: str) -> Any:
 
 
 def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
-    """Return `out`, made if necessary, and how to write to its arrays: whole numbers or any."""
+    """Return `out`, made if it is None, and the targets that its arrays are written through.
+
+    With `whole`, what is written are integers.
+    """
     out = room_for(scores, out, whole=whole)
     pairs = zip(each_of(out), blocks.sources, strict=True)
     return out, [_target(each, source.size) for each, source in pairs]
 
 
 def room_for(scores: Scores, out: Any, *, whole: bool) -> Any:
-    """Return `out`, made if necessary, whose arrays have a dtype for whole numbers, or any."""
+    """Return `out`, made if it is None; with `whole`, its arrays may have a dtype of integers."""
     several, given = isinstance(scores, (list, tuple)), each_of(scores)
     if out is None:
         made = [_like(each) for each in given]

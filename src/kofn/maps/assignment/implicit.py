@@ -77,7 +77,7 @@ def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
 
 
 def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
-    """Return δ, which is 0."""
+    """Return δ after two Newton steps: its value is 0, its derivatives are those of the prices."""
     xp = namespace(p.x)
     delta, steps = xp.zeros_like(beta), steps_of(xp, p)
     for step in range(2):

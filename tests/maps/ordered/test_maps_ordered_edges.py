@@ -54,7 +54,7 @@ def test_gradients_of_a_row_with_a_nan_are_nan_but_for_masked_entries(function, 
 
 @pytest.mark.parametrize("function", [rows, segments])
 def test_and_in_jax(function):
-    slopes = jax.grad(lambda x: function(x, 0.3, None).sum())(jnp.asarray(X))
+    slopes = jax.jit(jax.grad(lambda x: function(x, 0.3, None).sum()))(jnp.asarray(X))
     assert np.isnan(slopes).tolist() == np.isnan(X).any(-1)[:, None].repeat(4, 1).tolist()
 
 

@@ -32,6 +32,8 @@ from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
 collect_ignore = ["typed", "faults"]
+if not os.environ.get("TRITON_INTERPRET"):  # their conftest.py imports Triton, as it is then
+    collect_ignore.append("kernels/gpu/interpreted")
 
 # Test files use functions of one another, of other folders, too.
 sys.path += sorted({str(path.parent) for path in TESTS.rglob("test_*.py")} - {*sys.path})

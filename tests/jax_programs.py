@@ -24,9 +24,19 @@ def let_go() -> None:
 
 
 def let_go_of_many() -> None:
-    """Let go of compiled programs if they map many pieces: the process would be ended."""
-    if _pieces() > 20_000:
-        let_go()
+    """Let go of compiled programs if they map many pieces: the process would be ended.
+
+    It takes milliseconds to count them, so that is done when JAX has timed its work many times
+    since: it does so some five times for a program.
+    """
+    if len(_timed) > 1000:
+        _timed.clear()
+        if _pieces() > 20_000:
+            let_go()
+
+
+_timed: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: _timed.append(event))
 
 
 def _pieces() -> int:

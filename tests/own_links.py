@@ -1,5 +1,7 @@
 """Links of a user's own, of scalar formulas, as users write them; some are built-in ones again."""
 
+import numpy as np
+
 from kofn import links
 from kofn.links.built_in import entmax, logistic
 from kofn.links.vocabulary import exp, expm1, greatest, least, log, over, size, sqrt, where
@@ -123,3 +125,25 @@ class Square(links.ScalarLink):
     @staticmethod
     def omega(q):
         return entmax_omega(q, 0.5)
+
+
+def heavy(name):
+    """A new class of the name, whose tails fall as 1/z."""
+
+    def tail(z):
+        t = over(0.5, 1 + size(z))
+        return t, z > 0, 2 * t * t, where(z > 0, -8 * t * t * t, 8 * t * t * t)
+
+    return type(name, (links.ScalarLink,), {"tail": staticmethod(tail)})
+
+
+OUTSIDE = np.arctan
+
+
+class Cauchy(links.ScalarLink):
+    """Of a formula outside of the vocabulary. It is said once, so one test of a process uses it."""
+
+    @staticmethod
+    def tail(z):
+        slope = 1 / (np.pi * (1 + z * z))
+        return OUTSIDE(1 / abs(z)) / np.pi, z > 0, slope, -2 * z * slope / (1 + z * z)

@@ -12,14 +12,13 @@ import torch
 
 import kofn
 import own_links
-from kofn import kernels, links, losses
+from kofn import kernels, losses
 from kofn.kernels import contract
 from kofn.kernels.cpu import every
 from kofn.kernels.cpu.compiler import now, own
 from kofn.kernels.cpu.rows import launch
 from kofn.kernels.cpu.runtime import own as own_work
 from kofn.links.scalar import OWN
-from kofn.links.vocabulary import over, size, where
 
 STUDENT = own_links.Student()
 by_numba = now.by_numba
@@ -158,39 +157,21 @@ def test_it_is_pickled_by_its_class_and_compiled_once_for_all_threads():
 
 @pytest.mark.full
 def test_a_class_of_the_same_name_with_other_formulas_is_another_link():
-    class Student(links.ScalarLink):
-        @staticmethod
-        def tail(z):
-            t = over(0.5, 1 + size(z))
-            return t, z > 0, 2 * t * t, where(z > 0, -8 * t * t * t, 8 * t * t * t)
-
-    before = kofn.soft_topk(X[0, :7], 2, link=STUDENT)
-    assert (Student().id, Student().number) != (STUDENT.id, STUDENT.number)
-    other = kofn.soft_topk(X[0, :7], 2, link=Student())
-    assert abs(other - before).max() > 0.01
+    other, before = own_links.heavy("Student")(), kofn.soft_topk(X[0, :7], 2, link=STUDENT)
+    assert (other.id, other.number) != (STUDENT.id, STUDENT.number)
+    assert abs(kofn.soft_topk(X[0, :7], 2, link=other) - before).max() > 0.01
     assert np.array_equal(before, kofn.soft_topk(X[0, :7], 2, link=own_links.Student()))
 
 
-OUTSIDE = np.arctan
-
-
-def by_numpy(z):
-    slope = 1 / (np.pi * (1 + z * z))
-    return OUTSIDE(1 / abs(z)) / np.pi, z > 0, slope, -2 * z * slope / (1 + z * z)
-
-
 def test_formulas_outside_of_the_vocabulary_are_array_code_and_say_why():
-    class Cauchy(links.ScalarLink):
-        tail = staticmethod(by_numpy)
-
     with pytest.warns(
         RuntimeWarning, match=r"array code serves .*Cauchy.*: its formula tail .*`np"
     ):
-        p = kofn.soft_topk(X[0, :5], 2, link=Cauchy())
+        p = kofn.soft_topk(X[0, :5], 2, link=own_links.Cauchy())
     assert abs(p.sum() - 2) < 1e-12
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        kofn.soft_topk(X[0, :5], 2, link=Cauchy())  # it says so once
+        kofn.soft_topk(X[0, :5], 2, link=own_links.Cauchy())  # it says so once
 
 
 def test_without_numba_array_code_serves_and_says_so(monkeypatch):
@@ -223,14 +204,9 @@ def test_one_search_serves_all_links_and_the_library_has_it(monkeypatch):
     monkeypatch.setattr(now, "by_numba", lambda code: compiled.append(code) or by_numba(code))
     assert {*own_work.CODES} <= {*every.functions((0,), (4,))}
 
-    class Heavy(links.ScalarLink):
-        @staticmethod
-        def tail(z):
-            t = over(0.5, 1 + size(z))
-            return t, z > 0, 2 * t * t, where(z > 0, -8 * t * t * t, 8 * t * t * t)
-
-    kofn.soft_topk(X[:, :7], 2, link=Heavy())
-    assert {code.kind for code in compiled if code.is_own} == {Heavy().number}
+    heavy = own_links.heavy("Heavy")()
+    kofn.soft_topk(X[:, :7], 2, link=heavy)
+    assert {code.kind for code in compiled if code.is_own} == {heavy.number}
     names = [code.name for code in compiled if code.is_own]
     assert sorted(names) == ["answers", "evaluate", "first_evaluation", "mend", "write"]
 

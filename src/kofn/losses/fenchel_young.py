@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
 from kofn.links import Link, table
@@ -39,6 +40,7 @@ def fenchel_young_loss(
     dim: int = -1,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the Fenchel–Young loss S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt.
 
@@ -74,6 +76,8 @@ def fenchel_young_loss(
         >>> fenchel_young_loss(scores, np.array([[1.0, 1.0, 0.0]])).round(4)
         np.float64(0.1269)
     """
+    if others:
+        raise unknown_keyword(fenchel_young_loss, others)
     return _loss(scores, target, link, temperature, dim, mask, reduction)
 
 
@@ -88,6 +92,7 @@ def softmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the cross-entropy −Σ w·t·log softmax(scores/T), as torch's cross_entropy does.
 
@@ -125,6 +130,8 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
+    if others:
+        raise unknown_keyword(softmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given: Any = (scores, target, temperature, dim, mask, reduction)
     found: Any = at_once.answer(*given, again=_again, likely=True, **options)
@@ -166,6 +173,7 @@ def sparsemax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the convex loss whose gradient is (sparsemax(scores/T) − target)/T.
 
@@ -191,6 +199,8 @@ def sparsemax_loss(
         >>> sparsemax_loss(np.array([[2.0, 1.0, -1.0], [0.5, 0.0, 0.0]]), np.array([0, 0])).round(4)
         np.float64(0.0417)
     """
+    if others:
+        raise unknown_keyword(sparsemax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(scores, target, "linear", temperature, dim, mask, reduction, **options)
 
@@ -207,6 +217,7 @@ def entmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
 
@@ -231,6 +242,8 @@ def entmax_loss(
         >>> entmax_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(0.0617)
     """
+    if others:
+        raise unknown_keyword(entmax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(
         scores, target, "entmax", temperature, dim, mask, reduction, alpha=alpha, **options
@@ -249,6 +262,7 @@ def topk_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the multi-label loss with gradient (soft_topk(scores, k) − target)/T, k = Σ target.
 
@@ -282,6 +296,8 @@ def topk_loss(
         >>> topk_loss(scores, np.array([[1, 1, 0, 0]])).round(4)
         np.float64(1.3510)
     """
+    if others:
+        raise unknown_keyword(topk_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_mask, check_number, check_same_kind
@@ -20,6 +20,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     of_places,
     replaced_along_last,
@@ -48,6 +49,7 @@ def am_softmax(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (loss, logits) of AM-softmax, logits = (cos − margin·target)/T.
 
@@ -79,6 +81,8 @@ def am_softmax(
         >>> loss.round(4), logits.round(1)
         (np.float64(0.0110), array([[13.5,  9. , -6. ]]))
     """
+    if others:
+        raise unknown_keyword(am_softmax, others)
     return _with_margin(
         0, cosines, target, margin, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
@@ -97,6 +101,7 @@ def arcface(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (loss, logits) of ArcFace; the target's logit is cos(φ + margin)/T for a cosine cos φ.
 
@@ -125,6 +130,8 @@ def arcface(
         >>> loss.round(4), logits.round(1)
         (np.float64(0.0007), array([[ 26.5,  19.2, -12.8]]))
     """
+    if others:
+        raise unknown_keyword(arcface, others)
     if isinstance(margin, (int, float)) and margin >= math.pi:
         raise ValueError(f"margin must be an angle in [0, π), or an array; got {margin!r}")
     return _with_margin(

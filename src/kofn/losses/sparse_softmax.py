@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import truncated as formulas
 from kofn.kernels.contract import AGAINST, INFINITE, KEPT
@@ -60,6 +61,7 @@ def sparse_softmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −log of `sparse_softmax` at the target: log Σ_S e^{scores/T} − scores_t/T.
 
@@ -105,6 +107,8 @@ def sparse_softmax_loss(
         >>> sparse_softmax_loss(scores, np.array([0]), kept=([0, 3], [0, 2])).round(4)
         np.float64(0.0486)
     """
+    if others:
+        raise unknown_keyword(sparse_softmax_loss, others)
     if outside is not None:
         check_choice("outside", outside, tuple(OUTSIDE))
     if kept is not None:

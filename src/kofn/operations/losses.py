@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Backend = kernels.RowKernels
+IN_CACHE = 1 << 18
+"""Entries of a float32 product that is rounded to 16 bits."""
 
 
 def _by_kernel(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:
@@ -112,20 +114,22 @@ def pulled_back(
     number = type(temperature) is float
     each = cotangent if number and temperature == 1 else cotangent / temperature
     in_t = None if lever is None or number else -each * lever
-    return _scaled(given.over.expand(each), residual, dtype), in_t
+    return scaled(given.over.expand(each), residual, dtype), in_t
 
 
-def _scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
-    """Return p − t times one number of each row of tensors, (…, 1), in this dtype.
+def scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
+    """Return p − t times one number of each row of tensors, (…, 1), or of all, in this dtype.
 
-    A float32 product of whole tensors would take twice the memory of the answer.
+    A float32 product of whole tensors takes twice the memory of the answer, and leaves the cache.
     """
-    if residual.dtype == dtype:
-        return each * residual
+    most = IN_CACHE if residual.is_cpu else AT_ONCE
+    if residual.dtype == dtype or residual.numel() <= most:
+        return (each * residual).to(dtype)
     n, slopes = residual.shape[-1], residual.new_empty(residual.shape, dtype=dtype)
-    whole = (slopes.view(-1, n), residual.view(-1, n), each.reshape(-1, 1))
-    for into, some, by in zip(*(one.split(max(1, AT_ONCE // n)) for one in whole), strict=True):
-        for part, entries in zip(into.split(AT_ONCE, -1), some.split(AT_ONCE, -1), strict=True):
+    each = each.reshape(-1, 1).expand(slopes.numel() // n, 1)
+    whole = (slopes.view(-1, n), residual.view(-1, n), each)
+    for into, some, by in zip(*(one.split(max(1, most // n)) for one in whole), strict=True):
+        for part, entries in zip(into.split(most, -1), some.split(most, -1), strict=True):
             part.copy_(entries * by)
     return slopes
 

@@ -153,6 +153,10 @@ class Operation:
     rows, *arrays, found=, over=, …), with the kept arrays by name. One of them may be a function
     that returns it.
     """
+    bends: Callable[..., Any] | None = None
+    """bends(cotangent, tangents, rows, θ, over) says by formulas how the cotangents of x, k and t
+    change with tangents of these, of which some are None. For JAX.
+    """
     sloped: Callable[..., Any] | None = None
     """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, kept arrays), by one
     round of sums; without `at_theta`, `found` is None.

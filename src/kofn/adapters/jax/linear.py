@@ -3,7 +3,8 @@
 The tangent is linear in the tangents of the moving arguments, and kernels compute its transpose.
 Derivatives of either in these arguments, which are not linear, come from array code, which is
 differentiable to any order. So first derivatives are kernels; forward mode and second derivatives
-are array code around the same θ.
+are array code around the same θ. Second derivatives in reverse mode may have a closed form, whose
+program is shorter.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class Pull(NamedTuple):
     gives: tuple[int, ...]
 
 
+Which = tuple[int, ...]
+"""Some of the moving arguments."""
+
+
 class Linear(NamedTuple):
     """Three operators; the numbers are the arguments of `forward` and its answers but the last."""
 
@@ -35,6 +40,10 @@ class Linear(NamedTuple):
     numbers: int
     settings: Callable[[Settings, Sequence[Any]], Settings] = lambda settings, _: settings
     """The settings for the tangent, by the arguments' tangents: some have no kernels."""
+    bend: Callable[[Which], Operator] | None = None
+    """The operator (*numbers, cotangent, *tangents of some of the moving arguments) -> the tangents
+    of the cotangents that `pulls` give, of all moving arguments. Its matrix is symmetric.
+    """
 
 
 def differentiate(linear: Linear) -> None:
@@ -43,7 +52,7 @@ def differentiate(linear: Linear) -> None:
     push = partial(linear_jvp, linear.push, linear.moving, linear.numbers)
     RULES[linear.push] = Rules(push, partial(_push_transposed, linear))
     for pull in linear.pulls:
-        jvp = partial(linear_jvp, pull.operator, linear.moving, linear.numbers)
+        jvp = partial(_pull_jvp, linear, pull)
         RULES[pull.operator] = Rules(jvp, partial(_pull_transposed, linear, pull))
 
 
@@ -85,6 +94,26 @@ def linear_jvp(
 
     every = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
     return answers, jax.jvp(around, (*fixed[:moving], *linear), every)[1]
+
+
+def _pull_jvp(
+    linear: Linear, pull: Pull, primals: Sequence[Any], tangents: Any, *, settings: Settings
+) -> Any:
+    which = nonzero(tangents[: linear.moving])
+    if linear.bend is None or not which:
+        parts = pull.operator, linear.moving, linear.numbers
+        return linear_jvp(*parts, primals, tangents, settings=settings)
+    call = partial(bind, pull.operator, *primals[: linear.numbers], settings=settings)
+    bent = bind(linear.bend(which), *primals, *(tangents[i] for i in which), settings=settings)
+    change = [bent[i] for i in pull.gives]
+    if not isinstance(tangents[-1], ad.Zero):
+        change = [sum(pair) for pair in zip(change, call(tangents[-1]), strict=True)]
+    return call(primals[-1]), change
+
+
+def nonzero(tangents: Sequence[Any]) -> Which:
+    """Return which of the tangents are not 0."""
+    return tuple(i for i, each in enumerate(tangents) if not isinstance(each, ad.Zero))
 
 
 def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Settings) -> Any:

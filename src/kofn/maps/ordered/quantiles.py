@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from kofn import kernels
 from kofn.adapters import route
@@ -24,6 +24,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     as_numbers,
     comparable,
@@ -59,6 +60,7 @@ def quantile(
     mask: Array | None = None,
     temperature: float = 0.0,
     ignore_nan: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return the q-quantile of each row: the number at place (n − 1)·q of its sorted numbers.
 
@@ -111,6 +113,8 @@ def quantile(
         >>> quantile(np.array([3, 2, 1, 4]), 0.5)
         np.float64(2.5)
     """
+    if others:
+        raise unknown_keyword(quantile, others)
     ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)
     if dim is None and getattr(x, "ndim", 1) == 0:  # a row of one number
         x, keepdim = namespace(x).reshape(x, (1,)), False

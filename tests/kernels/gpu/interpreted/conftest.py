@@ -24,18 +24,16 @@ from kofn.losses import at_once
 def pytest_collection_modifyitems(items):
     """Leave two of three cases of a test to the full run: the interpreter takes long for each."""
     tests = {}
-    for item in items:
-        ours = item.path.parent == Path(__file__).parent and hasattr(item, "callspec")
-        if ours and item.get_closest_marker("full") is None:
+    for item in (one for one in items if one.path.parent == Path(__file__).parent):
+        # NumPy warns where the interpreter has it divide by 0 and overflow, as the plan is.
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+        if hasattr(item, "callspec") and item.get_closest_marker("full") is None:
             tests.setdefault(item.originalname, []).append(item)
     for name, cases in tests.items():
         every = min(3, len(cases))
         for place, item in enumerate(cases, crc32(name.encode())):
             if place % every:
                 item.add_marker(pytest.mark.full)
-    for item in items:
-        # NumPy warns where the interpreter has it divide by 0 and overflow, as the plan is.
-        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -127,15 +125,3 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(gpu, "empty", empty)
     monkeypatch.setattr(at_once, "is_elsewhere", lambda scores: True)
     monkeypatch.setattr(labelled, "_call_of", lambda *_: None)  # for a CPU's kernels alone
-
-
-@pytest.fixture
-def reference(monkeypatch):
-    """Call a function with the kernels off."""
-
-    def call(function, *arguments, **options):
-        with monkeypatch.context() as patch:
-            patch.setenv("KOFN_KERNELS", "reference")
-            return function(*arguments, **options)
-
-    return call

@@ -10,10 +10,9 @@ import torch
 
 import kofn
 import own_links
-from kofn import kernels, links, losses
+from kofn import kernels, losses
 from kofn.kernels.gpu.rows import launch as gpu
 from kofn.kernels.gpu.rows.own import own_of
-from kofn.links.vocabulary import over, size, where
 from rows import PLATEAU, against_the_reference, cotangents
 from support import double, single
 
@@ -136,34 +135,17 @@ def test_sums_and_losses(link, soft, reference, rng):
 
 def test_the_number_of_a_link_tells_its_formulas():
     """Programs that Triton keeps on disk are found by it."""
-
-    class Student(links.ScalarLink):
-        @staticmethod
-        def tail(z):
-            t = over(0.5, 1 + size(z))
-            return t, z > 0, 2 * t * t, where(z > 0, -8 * t * t * t, 8 * t * t * t)
-
-    numbers = {own_of(link.number) for link in (GUMBEL, STUDENT, Student())}
+    other = own_links.heavy("Student")()
+    numbers = {own_of(link.number) for link in (GUMBEL, STUDENT, other)}
     assert len(numbers) == 3
     assert own_of(STUDENT.number) == own_of(own_links.Student().number)
     assert min(numbers) >= 100
 
 
-OUTSIDE = np.arctan
-
-
-def by_numpy(z):
-    slope = 1 / (np.pi * (1 + z * z))
-    return OUTSIDE(1 / abs(z)) / np.pi, z > 0, slope, -2 * z * slope / (1 + z * z)
-
-
 def test_formulas_outside_of_the_vocabulary_are_array_code_and_say_why():
-    class Cauchy(links.ScalarLink):
-        tail = staticmethod(by_numpy)
-
     x = torch.tensor([3.0, 1.0, 0.0])
     with pytest.warns(RuntimeWarning, match=r"array code serves .*Cauchy.*: its formula tail"):
-        assert kernels.serving_of("rows", x, "torch", Cauchy()) is None
+        assert kernels.serving_of("rows", x, "torch", own_links.Cauchy()) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert kernels.serving_of("rows", x, "torch", Cauchy()) is None  # it says so once
+        assert kernels.serving_of("rows", x, "torch", own_links.Cauchy()) is None  # it says so once

@@ -9,6 +9,7 @@ from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -23,6 +24,8 @@ from kofn.kernels.cpu.rows.lanes import (
     pass_over,
     pass_over_all,
     plane,
+    rounded,
+    two_floats,
 )
 from kofn.kernels.cpu.rows.search import (
     advance,
@@ -38,6 +41,8 @@ from kofn.kernels.cpu.rows.search import (
     statistics,
 )
 from kofn.kernels.cpu.rows.search_lanes import (
+    MISSED_DOUBLE,
+    MISSED_SINGLE,
     advance_all,
     aim_all,
     alike_all,
@@ -57,8 +62,10 @@ from kofn.kernels.cpu.runtime.split_row import plain
 
 
 @plain
-def weights(group, lanes, wanted, labels):
+def weights(group, lanes, wanted, labels, at_once):
     """Write the weights of a group of rows, if wanted; leave θ as `hi` and `lo` in their lanes.
+
+    Where they are only wanted for a loss, `at_once` with it, p − t may stand in their place.
 
     (0, NaN) says that the search gave up; the answer is whether it did not. Of rows with `few`
     entries the weights are beside these, for `lanes.spread`; the first is that of the label, if
@@ -73,7 +80,8 @@ def weights(group, lanes, wanted, labels):
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
     if wanted:
-        _write(group, lanes, ALL)
+        left = _compare(group, lanes, checked) if at_once else ALL
+        _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
             _search(group, lanes, False, 0.0)
@@ -211,6 +219,48 @@ def _write(group, lanes, which):
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
+
+
+@plain
+def _compare(group, lanes, checked):
+    """Write p − t at θ, with what a loss needs; return the rows left to others, by their bits.
+
+    The sum of p − t shows how far Σp is from k, the sum of t. Targets that are soft lack their Ω.
+    """
+    row, left = group.row, 0
+    most = MISSED_SINGLE if row.size == 4 else MISSED_DOUBLE
+    for r in range(group.count):
+        if lanes.state[r] != FOUND or lanes.strange[r] > 0 or is_close(lanes, r):
+            left |= 1 << r
+            continue
+        if lanes.fresh[r]:
+            pass_at(nth(group, r), lanes, layout.FIRST_EVALUATION)
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
+        per_t, by, mean = lanes.per_t[r], lanes.by[r], rounded(lanes.mean[r], row.size)
+        sums = pass_over(nth(group, r), layout.WRITTEN_LOSS, hi, lo, per_t, by, mean)
+        lanes.total[r] = lanes.k[r] + sums[0]
+        off = abs(sums[0]) > most * lanes.k[r] or (checked > 0 and _is_off(lanes, r))
+        if off:
+            lanes.fresh[r] = 1.0
+            left |= 1 << r
+            continue
+        pivot = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4])
+        lanes.compared[r], lanes.size[r] = 1.0, sums[2]
+        lanes.in_k[r], lanes.in_t[r] = sums[1], sums[5] - sums[0] * ((pivot - mean) * per_t)
+    return left
+
+
+MOST_APART = 40.0
+"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
+
+
+@plain
+def is_close(lanes, r):
+    """Whether scores are far closer to one another than to θ, and not too far from it."""
+    mean, temperature = lanes.mean[r], lanes.temperature[r]
+    apart = abs(lanes.anchor[r] + temperature * lanes.delta[r] - mean)
+    reach = max(lanes.greatest[r] - mean, mean - lanes.least[r])
+    return 2 * reach <= apart and temperature < apart < MOST_APART * temperature
 
 
 MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation

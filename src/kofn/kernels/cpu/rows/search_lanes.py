@@ -54,7 +54,8 @@ def begin_all(address, alpha, each):
     for r in range(LANES):
         lanes.per_t[r] = 1 / lanes.temperature[r]
         lanes.alpha[r] = lanes.alpha[r] if each else alpha
-        lanes.state[r], lanes.strange[r], lanes.few[r] = LOST, 0.0, 0.0
+        lanes.state[r], lanes.strange[r] = LOST, 0.0
+        lanes.few[r], lanes.compared[r] = 0.0, 0.0
     never_unroll()
 
 

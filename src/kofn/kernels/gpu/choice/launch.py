@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kofn.kernels.contract import AGAINST
 from kofn.kernels.gpu.choice import programs
+from kofn.kernels.gpu.choice import ranked as of_ranks
 from kofn.kernels.gpu.choice import truncated as of_sets
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import launch as rows
@@ -86,6 +87,33 @@ def truncated_gradients(
     given, more = (rows.number(temperature), weights, out), (rows.packed(cotangent),)
     _sets(of_sets.truncated_back, x, given, each, (0, 1.0, -inf), more, ())
     return out, each
+
+
+def ranked(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is at a share of the way between numbers of two ranks, its slopes in these,
+    (2, …), and their places, (2, …).
+    """
+    x = rows.packed(x)
+    out = rows.empty(x, x.shape[:-1], torch.float32)
+    slopes = rows.empty(x, (2, *x.shape[:-1]), torch.float32)
+    places = rows.empty(x, (2, *x.shape[:-1]), torch.int64)
+    _ranked(of_ranks.ranked, x.shape, (x, out, slopes, places), low, high, float(share))
+    return out, slopes, places
+
+
+def ranked_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
+    out = rows.empty(x, x.shape)
+    given = rows.packed(cotangent), out, slopes, places
+    _ranked(of_ranks.ranked_back, x.shape, given, 0, 0, 0.0)
+    return out
+
+
+def _ranked(kernel: Any, shape: Any, arrays: Any, *how: Any) -> None:
+    count, n = arrays[2][0].numel(), shape[-1]
+    if count:
+        program = rows.shape_of(n)
+        given, options = of_ranks.Ranks(*arrays, *how, count, n), rows.options_of(program.warps)
+        launch(kernel, -(-count // program.rows), given, (), program[:2], options)
 
 
 def _sets(

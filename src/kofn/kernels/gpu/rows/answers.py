@@ -308,6 +308,7 @@ def threshold_gradients(
                 logs, _ = _far_logs(KIND, tl.where(moves, x, 0.0), hi, lo, wide, alpha)
                 e = tl.where(moves, tl.exp(logs - highest[:, None]), 0.0) * part[:, None]
                 put(out, at, e.to(tl.float32), filled & faint[:, None], BLOCK)
-            in_t = tl.where(faint, -(tl.sum(moment, axis=1) * part).to(tl.float32), in_t)
+            mean = (tl.sum(moment, axis=1) * part).to(tl.float32)
+            in_t = tl.where(faint, -mean - cotangent * end, in_t)
     tl.store(in_rows_at + rows, in_k, mask=here)
     tl.store(in_rows_at + given.count + rows, in_t, mask=here)

@@ -44,12 +44,17 @@ class Linear(NamedTuple):
     """The operator (*numbers, cotangent, *tangents of some of the moving arguments) -> the tangents
     of the cotangents that `pulls` give, of all moving arguments. Its matrix is symmetric.
     """
+    push_code: Callable[..., Any] | None = None
+    """The array code of `push` as far as its derivatives go, if `push` has a closed form: its own
+    settings then say which tangents are not 0.
+    """
 
 
 def differentiate(linear: Linear) -> None:
     """Give the operators their rules."""
     RULES[linear.forward] = Rules(partial(_jvp, linear))
-    push = partial(linear_jvp, linear.push, linear.moving, linear.numbers)
+    parts = linear.moving, linear.numbers, linear.push_code
+    push = partial(linear_jvp, linear.push, *parts)
     RULES[linear.push] = Rules(push, partial(_push_transposed, linear))
     for pull in linear.pulls:
         jvp = partial(_pull_jvp, linear, pull)
@@ -61,7 +66,8 @@ def pushed(
 ) -> jax.Array:
     """Return the tangent of the answer, from all numbers and the tangents of the moving ones."""
     filled = map(ad.instantiate_zeros, tangents)
-    return bind(linear.push, *numbers, *filled, settings=settings)[0]
+    own = () if linear.push_code is None else nonzero(tangents)
+    return bind(linear.push, *numbers, *filled, settings=settings._replace(own=own))[0]
 
 
 def _jvp(linear: Linear, primals: Sequence[jax.Array], tangents: Any, *, settings: Settings) -> Any:
@@ -76,12 +82,16 @@ def linear_jvp(
     operator: Operator,
     moving: int,
     numbers: int,
+    code: Callable[..., Any] | None,
     primals: Sequence[jax.Array],
     tangents: Any,
     *,
     settings: Settings,
 ) -> Any:
-    """Return the tangent of an operator that is linear in its arguments after the numbers."""
+    """Return the tangent of an operator that is linear in its arguments after the numbers.
+
+    It is differentiated in the numbers as `code`; as its own array code if that is None.
+    """
     call = partial(bind, operator, settings=settings)
     answers, fixed, linear = call(*primals), primals[:numbers], primals[numbers:]
     following = map(ad.instantiate_zeros, tangents[numbers:])
@@ -90,7 +100,7 @@ def linear_jvp(
 
     def around(*arrays: jax.Array) -> list[jax.Array]:
         arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
-        return list(operator.plain(*arrays, settings=settings, grouped=False))
+        return list((code or operator.plain)(*arrays, settings=settings, grouped=False))
 
     every = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
     return answers, jax.jvp(around, (*fixed[:moving], *linear), every)[1]
@@ -101,7 +111,7 @@ def _pull_jvp(
 ) -> Any:
     which = nonzero(tangents[: linear.moving])
     if linear.bend is None or not which:
-        parts = pull.operator, linear.moving, linear.numbers
+        parts = pull.operator, linear.moving, linear.numbers, None
         return linear_jvp(*parts, primals, tangents, settings=settings)
     call = partial(bind, pull.operator, *primals[: linear.numbers], settings=settings)
     bent = bind(linear.bend(which), *primals, *(tangents[i] for i in which), settings=settings)
@@ -121,7 +131,7 @@ def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Se
     wanted = {i for i, tangent in enumerate(moving) if ad.is_undefined_primal(tangent)}  # type: ignore[no-untyped-call]  # JAX's
     pull = next(each for each in reversed(linear.pulls) if wanted <= set(each.gives))
     cotangent = ad.instantiate_zeros(cotangents[0])  # type: ignore[no-untyped-call]  # JAX's
-    answers = bind(pull.operator, *fixed, cotangent, settings=settings)
+    answers = bind(pull.operator, *fixed, cotangent, settings=settings._replace(own=()))
     by_place = dict(zip(pull.gives, answers, strict=True))
     some = [by_place[i] if i in wanted else None for i in range(linear.moving)]
     return [None] * linear.numbers + some
@@ -131,7 +141,7 @@ def _pull_transposed(
     linear: Linear, pull: Pull, cotangents: Any, *arrays: Any, settings: Settings
 ) -> Any:
     fixed = arrays[: linear.numbers]
-    given = dict(zip(pull.gives, map(ad.instantiate_zeros, cotangents), strict=True))
-    zeros = jax.numpy.zeros_like
-    tangents = [given[i] if i in given else zeros(fixed[i]) for i in range(linear.moving)]
-    return [None] * linear.numbers + bind(linear.push, *fixed, *tangents, settings=settings)
+    given = dict(zip(pull.gives, cotangents, strict=True))
+    none = (ad.Zero(jax.typeof(each)) for each in fixed[: linear.moving])
+    tangents = [given.get(i, zero) for i, zero in enumerate(none)]
+    return [None] * linear.numbers + [pushed(linear, fixed, tangents, settings)]

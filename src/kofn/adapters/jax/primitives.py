@@ -89,12 +89,14 @@ def linear_of(operation: Operation, of: Signature) -> Linear:
         Operator(name, (*like_theta, 0), entries, code.answer, code.by_kernel, True)
     )
     tangents = tuple(moving + 2 + place for place in entries)
-    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), code.pushed, in_shards=True)
+    closed = operation.bends is not None and not code.has_alpha
+    push_code = code.pushed_in_closed_form if closed else code.pushed
+    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), push_code, in_shards=True)
     pulls = [code.pull("cotangents", code.pulled)]
     if len(code.less) < len(code.pulled):
         pulls.append(code.pull("fewer_cotangents", code.less))
-    bend = code.bend(moving) if operation.bends is not None and not code.has_alpha else None
-    linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings, bend)
+    own = (code.bend(moving), code.pushed) if closed else (None, None)
+    linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings, *own)
     differentiate(linear)
     return linear
 
@@ -150,6 +152,16 @@ class _Code:
         rows, theta, tangents = self._parted(arrays)
         return [jax.jvp(self._at(theta, settings, over), rows, tangents)[1]]
 
+    def pushed_in_closed_form(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        """Return the same, not to be differentiated."""
+        rows, theta, tangents = self._parted(arrays)
+        assert self.operation.bends is not None
+        push, which = self.operation.bends[0], settings.own
+        some = [each if i in which else None for i, each in enumerate(tangents)]
+        return [push(some, packed(self.of, settings, rows), theta, over)]
+
     def pull_back(
         self,
         names: Sequence[str],
@@ -182,9 +194,11 @@ class _Code:
         """Return how the cotangents of rows change with tangents of some of them."""
         rows, theta, (v, *tangents) = self._parted(arrays)
         along = dict(zip((self.names[i] for i in which), tangents, strict=True))
-        given, bends = packed(self.of, settings, rows), self.operation.bends
-        assert bends is not None
-        return bends(v, [along.get(name) for name in self.names], given, theta, over)
+        given = packed(self.of, settings, rows)
+        assert self.operation.bends is not None
+        return self.operation.bends[1](
+            v, [along.get(name) for name in self.names], given, theta, over
+        )
 
     def bend(self, moving: int) -> Callable[[Which], Operator]:
         """Return the operators of `bent`."""

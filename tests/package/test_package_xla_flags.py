@@ -1,12 +1,14 @@
-"""The flags of XLA with which the tests run: an unknown one would end them without a word."""
+"""How XLA compiles for tests: an unknown flag, or too many programs, would end them unsaid."""
 
 import os
 import re
 import subprocess
 import sys
 
+import jax
 import pytest
 
+import jax_programs
 import xla_flags
 from places import ROOT
 
@@ -36,3 +38,19 @@ def test_the_tests_have_flags_that_their_jaxlib_takes():
 def test_the_version_that_is_not_asked_is_the_pinned_one():
     pinned = re.search(r"^jaxlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
     assert pinned[1] == xla_flags.ALL_KNOWN
+
+
+def test_programs_are_counted_and_let_go_of_when_they_map_much(monkeypatch):
+    """JAX tells how long each took; without that, none would be let go of."""
+    let_gone = []
+    monkeypatch.setattr(jax_programs, "_pieces", lambda: 30_000)
+    monkeypatch.setattr(jax_programs, "let_go", lambda: let_gone.append(True))
+    monkeypatch.setattr(jax_programs, "_timed", timed := [])
+    jax.jit(lambda x: x - 0.125)(1.5)
+    assert len(timed) >= 3
+    jax_programs.let_go_of_many()
+    assert not let_gone
+    timed += ["a program"] * 1000
+    jax_programs.let_go_of_many()
+    assert let_gone
+    assert not timed

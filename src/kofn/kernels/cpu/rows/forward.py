@@ -48,7 +48,6 @@ from kofn.kernels.cpu.rows.search_lanes import (
     alike_all,
     count_all,
     fresh_all,
-    left_all,
     move_all,
     off_all,
     open_all,
@@ -73,7 +72,9 @@ def weights(group, lanes, wanted, labels, at_once):
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    _search(group, lanes, _start(group, lanes, labels), checked)
+    if _start(group, lanes, labels):
+        _sum_up(group, lanes)
+    _search(group, lanes, checked)
     if kind in CAPPED:
         for r in range(count):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
@@ -84,7 +85,7 @@ def weights(group, lanes, wanted, labels, at_once):
         _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
-            _search(group, lanes, False, 0.0)
+            _search(group, lanes, 0.0)
             _write(group, lanes, again)
         _mend(group, lanes)
         if group.entries:
@@ -110,15 +111,13 @@ one in three may halve the bracket.
 
 
 @plain
-def _search(group, lanes, summed, checked):
+def _search(group, lanes, checked):
     """Evaluate the open rows, and take their steps, until the θ of all is found."""
     kind, size = group.row.kind, group.row.size
     for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
             break
-        if summed:
-            sum_up_all(group.lanes)
         if advance_all(group.lanes, kind, size, round_, checked):
             for r in range(group.count):
                 if lanes.state[r] == SPECIAL:
@@ -181,16 +180,30 @@ def _keep_few(group, lanes, labels):
 
 
 @plain
+def _sum_up(group, lanes):
+    """Prepare the rows that are a softmax; their sums tell θ."""
+    if group.entries:
+        pass_over_all(group, layout.FIRST_EVALUATION)
+    else:
+        aim_all(group.lanes, group.row.kind, group.row.size)
+        for r in range(group.count):
+            if lanes.state[r] == SUMMED:
+                lanes.total[r] = pass_at(nth(group, r), lanes, layout.SUM_UP)[0]
+                lanes.fresh[r] = 0.0
+    sum_up_all(group.lanes)
+
+
+@plain
 def _evaluate(group, lanes):
     """Evaluate the rows whose θ is not found; return whether there are any."""
-    any_open = left_all(group.lanes) > 0
+    any_open = count_all(group.lanes, OPEN) > 0
     if group.entries:
         if any_open:
             _prepare(group)
             pass_over_all(group, layout.EVALUATION)
         return any_open
     for r in range(group.count):
-        if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
+        if lanes.state[r] == OPEN:
             evaluate(part(group, lanes, r), lanes)
     return any_open
 

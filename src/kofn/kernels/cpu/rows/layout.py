@@ -85,9 +85,9 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
-FORWARD_ROWS = (*FORWARD, "keep", "spread")
-KEEP, SPREAD = range(len(FORWARD), len(FORWARD_ROWS))
-"""Of rows that are not abreast: the entries of a bounded link that may have a weight."""
+FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up")
+KEEP, SPREAD, SUM_UP = range(len(FORWARD), len(FORWARD_ROWS))
+"""Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax."""
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
 # the passes that find the weights.

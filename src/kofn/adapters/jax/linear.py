@@ -3,8 +3,8 @@
 The tangent is linear in the tangents of the moving arguments, and kernels compute its transpose.
 Derivatives of either in these arguments, which are not linear, come from array code, which is
 differentiable to any order. So first derivatives are kernels; forward mode and second derivatives
-are array code around the same θ. Second derivatives in reverse mode may have a closed form, whose
-program is shorter.
+are array code around the same θ. The tangent, and the derivatives of its transpose, may have closed
+forms, whose programs are shorter.
 """
 
 from __future__ import annotations

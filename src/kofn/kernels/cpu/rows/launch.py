@@ -43,9 +43,7 @@ WORK = FORWARD, AFTER, COMPARE, LOGS, LABEL_LOGS
 """The work of threads on rows; the last two alone read neither formulas nor traits of links."""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
-
 GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
-
 HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 

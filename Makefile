@@ -82,7 +82,8 @@ test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAEL
 	$(PYTEST) -m extras
 	$(PYTEST) src/kofn/integrations
 
-signatures: $(READY)  ## write the public signatures to tests/signatures.txt, after a change that is meant
+signatures: $(READY)  ## write the names of links and of files that are loaded late, and the public signatures, after a change that is meant
+	$(BIN)/python tests/names_written.py
 	PYTHONPATH=tests $(BIN)/python tests/signatures.py
 
 faults: $(READY)  ## plant known faults in a copy of the sources, and see whether tests catch each; HOW="--only NAME"

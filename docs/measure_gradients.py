@@ -1,7 +1,7 @@
 """Measure the errors of float32 derivatives of soft_topk against float64, at levels of x86-64.
 
-python docs/measure_gradients.py prints the tables of docs/behaviour.md. The kernels of each level
-run in a process of their own. It takes some minutes.
+python docs/measure_gradients.py prints the tables of docs/behaviour.md; with --write the page takes
+them. The kernels of each level run in a process of their own. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -11,62 +11,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import brentq
-from scipy.special import expit, ndtr
 
 import kofn
 from kofn import links
 from kofn.kernels.cpu.runtime import library
+from kofn.links.link import BuiltIn
+from kofn.links.table import TABLE
 
+PAGE = Path(__file__).with_name("behaviour.md")
+BEGIN, END = "<!-- docs/measure_gradients.py -->", "<!-- end -->"
 LENGTHS, SPREADS = (64, 1_000, 70_000, 1_000_000), (1e-4, 1e-2, 1.0, 30.0)
 LEVELS = ("x86-64-v2", "x86-64-v3", "own")
 BOUND, FAR_BOUND = 1e-5, 1e-4
 """What is promised up to |x/T| = 30, and beyond; T is 1 here, so that a spread of 30 is beyond."""
 
 
-class Oracle(NamedTuple):
-    """A link in float64, counted from anywhere."""
-
-    cdf: Callable[[np.ndarray], np.ndarray]
-    pdf: Callable[[np.ndarray], np.ndarray]
-
-
-def _entmax(alpha: float) -> Oracle:
-    def cdf(z: np.ndarray) -> np.ndarray:
-        return np.clip((alpha - 1) * z, 0, 1) ** (1 / (alpha - 1))
-
-    def pdf(z: np.ndarray) -> np.ndarray:
-        p = cdf(z)
-        inside = (p > 0) & (p < 1)
-        return np.where(inside, np.where(inside, p, 1) ** (2 - alpha), 0)
-
-    return Oracle(cdf, pdf)
-
-
-def _laplace(z: np.ndarray) -> np.ndarray:
-    tail = np.exp(-np.abs(z)) / 2
-    return np.where(z < 0, tail, 1 - tail)
-
-
-def _bell(z: np.ndarray) -> np.ndarray:
-    return np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-
-
-LINKS: dict[str, Oracle] = {
-    "logistic": Oracle(expit, lambda z: expit(z) * expit(-z)),
-    "laplace": Oracle(_laplace, lambda z: np.exp(-np.abs(z)) / 2),
-    "normal": Oracle(ndtr, _bell),
-    "exponential": Oracle(
-        lambda z: np.exp(np.minimum(z, 0)), lambda z: np.where(z < 0, np.exp(np.minimum(z, 0)), 0)
-    ),
-    "linear": _entmax(2.0),
-    "entmax": _entmax(1.5),
-    "entmax(1.3)": _entmax(1.3),
-}
+LINKS: dict[str, BuiltIn] = {name: link.inner for name, link in TABLE.items()}
+LINKS["entmax(1.3)"] = links.entmax(1.3).inner
+"""Their F and F′ in float64 are array code's, which tests compare with mpmath's."""
 
 
 class Errors(NamedTuple):
@@ -97,7 +65,7 @@ class Exact(NamedTuple):
 
 def exact(x: np.ndarray, k: float, v: np.ndarray, link: str) -> Exact:
     """Differentiate a row in float64, at T = 1."""
-    cdf, pdf = LINKS[link]
+    cdf, pdf = LINKS[link].cdf, LINKS[link].pdf
     x, v = x.astype(np.float64), v.astype(np.float64)
     theta = brentq(lambda t: cdf(x - t).sum() - k, x.min() - 50, x.max() + 50, xtol=1e-300)
     w = pdf(x - theta)
@@ -182,7 +150,12 @@ def main() -> None:
         print(json.dumps([measured(*case) for case in cases()]))
         return
     served = [level for level in LEVELS if level == "own" or level in (library.served() or ())]
-    print(tables({level: at_level(level) for level in served}))
+    text = tables({level: at_level(level) for level in served})
+    if "--write" in sys.argv:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

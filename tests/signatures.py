@@ -1,5 +1,4 @@
-"""Write the signatures of everything public: `make signatures` puts them in tests/signatures.txt,
-and the names of links in arrays/typing.py.
+"""Write the signatures of everything public: `make signatures` puts them in tests/signatures.txt.
 
 The test compares the file with the code, so that no public name, argument or default changes
 unseen.
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -20,7 +18,6 @@ import kofn
 
 SNAPSHOT = Path(__file__).with_name("signatures.txt")
 PACKAGE = Path(kofn.__file__).parent
-TYPES = PACKAGE / "arrays" / "typing.py"
 
 MODULES = (
     "kofn",
@@ -37,6 +34,9 @@ MODULES = (
     "kofn.streaming",
     "kofn.feature_selection",
 )
+
+NOBODY = "Never"
+"""The type of a parameter that takes nothing."""
 
 METHODS = (FunctionType, classmethod, staticmethod)
 
@@ -55,6 +55,16 @@ def everything() -> list[str]:
     """Return a line for each public function, class, method and object."""
     lines = [line for name in MODULES for line in of_module(importlib.import_module(name))]
     return lines + [line for name in SOURCES for line in of_source(name)]
+
+
+def functions() -> dict[FunctionType, str]:
+    """Return every public function of modules that need no other library, and its name."""
+    found: dict[FunctionType, str] = {}
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            if inspect.isfunction(function := getattr(module, name)):
+                found.setdefault(function, f"{module.__name__}.{name}")
+    return found
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
@@ -91,11 +101,18 @@ def of_class(whole: str, found: type) -> Iterator[str]:
 
 
 def arguments(found: Any) -> str:
-    """Return names, kinds and defaults of the parameters; type checkers see the types."""
+    """Return names, kinds and defaults of the parameters; type checkers see the types.
+
+    `**others: Never`, with which functions answer for words that are not theirs, is left out.
+    """
     if getattr(found, "_is_protocol", False):
         return ""
     signature = inspect.signature(found)
-    plain = [bare(each) for name, each in signature.parameters.items() if name != "self"]
+    plain = [
+        bare(each)
+        for name, each in signature.parameters.items()
+        if name != "self" and each.annotation != NOBODY
+    ]
     return str(signature.replace(parameters=plain, return_annotation=signature.empty))
 
 
@@ -114,6 +131,12 @@ class Named(str):
 
 
 def of_source(name: str) -> Iterator[str]:
+    for public, node in public_of_source(name):
+        yield f"kofn.{name}.{public}({arguments_of_source(node)})"
+
+
+def public_of_source(name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    """Return what is public in a module, as its source has it."""
     home = PACKAGE.joinpath(*name.split("."))
     paths = sorted(home.rglob("*.py")) or [home.with_suffix(".py")]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
@@ -124,7 +147,7 @@ def of_source(name: str) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     for public in names_listed(trees[0]):
-        yield f"kofn.{name}.{public}({arguments_of_source(defined[public])})"
+        yield public, defined[public]
 
 
 def names_listed(tree: ast.Module) -> list[str]:
@@ -142,6 +165,8 @@ def arguments_of_source(node: ast.FunctionDef | ast.ClassDef) -> str:
             return ""
         node = made[0]
     given = node.args
+    if given.kwarg and given.kwarg.annotation and ast.unparse(given.kwarg.annotation) == NOBODY:
+        given.kwarg = None
     for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
         if each is not None:
             each.annotation = None
@@ -149,20 +174,6 @@ def arguments_of_source(node: ast.FunctionDef | ast.ClassDef) -> str:
     return ast.unparse(given)
 
 
-def names_of_links() -> str:
-    """Return the type of links' names, which type checkers read."""
-    names = [f'"{name}"' for name in kofn.links.TABLE]
-    line = f"LinkName = Literal[{', '.join(names)}]\n"
-    lines = "".join(f"    {name},\n" for name in names)
-    return line if len(line) <= 101 else f"LinkName = Literal[\n{lines}]\n"
-
-
 if __name__ == "__main__":
     SNAPSHOT.write_text("\n".join(everything()) + "\n", encoding="utf-8")
     print(f"wrote {SNAPSHOT}")
-    TYPES.write_text(
-        re.sub(
-            r"LinkName = Literal\[.*?\]\n", names_of_links(), TYPES.read_text("utf-8"), flags=re.S
-        ),
-        encoding="utf-8",
-    )

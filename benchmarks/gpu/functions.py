@@ -164,7 +164,7 @@ def _segment_loss(draw: Draw) -> Call:
 def _cosines(function: Callable[..., Any]) -> Callable[[Draw], Call]:
     def make(draw: Draw) -> Call:
         target = draw.labels()
-        return (lambda x: function(torch.tanh(x / 2), target)[0]), (draw.scores(),)
+        return (lambda x: function(x, target)[0]), (torch.tanh(draw.scores() / 2),)
 
     return make
 

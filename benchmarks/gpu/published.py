@@ -35,7 +35,7 @@ ROADS = {
     "KSubset.marginals": "kernels of kofn",
     "TopKRouter, balance": "kernels of kofn, and the bias",
     "TopKSAE": "kernels of kofn, and the errors",
-    "quantile": "PyTorch's sort",
+    "quantile": "a kernel of kofn",
     "soft_knapsack": "array code that waits for the host",
     "segment_soft_topk": "array code that waits for the host",
     "soft_assignment": "array code that waits for the host",

@@ -47,7 +47,7 @@ def source(module: str) -> Path | None:
 
 def groups(module: str) -> list[Group]:
     """Return the public names of a module under the comments of its `__all__`, which may take in
-    those of files of kofn.maps.
+    those of other files.
     """
     file = source(module)
     text = file.read_text(encoding="utf-8") if file else ""
@@ -59,8 +59,8 @@ def groups(module: str) -> list[Group]:
         if comment := re.match(r"\s*# (.+)", line):
             found.append(Group(comment[1], []))
         found[-1].names.extend(re.findall(r'"(\w+)"', line))
-        if taken := re.match(r"\s*\*_(\w+)\.__all__", line):
-            found[-1].names.extend(names(f"kofn.maps.{taken[1]}"))
+        if taken := re.match(r'\s*\*(?:_(?P<map>\w+)\.__all__|_FILES\["(?P<file>.+)"\])', line):
+            found[-1].names.extend(names(f"kofn.{taken['file'] or 'maps.' + taken['map']}"))
     return [group for group in found if group.names]
 
 

@@ -52,34 +52,20 @@ if _typing.TYPE_CHECKING:
     from kofn import projections as projections
     from kofn import schedules as schedules
     from kofn import streaming as streaming
-    from kofn.distributions.bernoulli import Bernoulli as Bernoulli
-    from kofn.distributions.categorical import Categorical as Categorical
-    from kofn.distributions.categorical import gumbel_max as gumbel_max
-    from kofn.distributions.categorical import gumbel_softmax as gumbel_softmax
-    from kofn.distributions.k_subset import KSubset as KSubset
-    from kofn.distributions.normal import Normal as Normal
-    from kofn.distributions.normal import normal_rsample as normal_rsample
-    from kofn.distributions.plackett_luce import PlackettLuce as PlackettLuce
-    from kofn.distributions.relaxed_one_hot import RelaxedOneHot as RelaxedOneHot
+    from kofn.distributions.bernoulli import *
+    from kofn.distributions.categorical import *
+    from kofn.distributions.k_subset import *
+    from kofn.distributions.normal import *
+    from kofn.distributions.plackett_luce import *
+    from kofn.distributions.relaxed_one_hot import *
     from kofn.losses import fenchel_young_loss as fenchel_young_loss
-    from kofn.maps.assignment.weights import soft_assignment as soft_assignment
-    from kofn.maps.assignment.weights import soft_assignment_prices as soft_assignment_prices
-    from kofn.maps.knapsack import soft_knapsack as soft_knapsack
-    from kofn.maps.knapsack import soft_knapsack_threshold as soft_knapsack_threshold
-    from kofn.maps.knapsack import soft_knapsack_value as soft_knapsack_value
+    from kofn.maps.assignment.weights import *
+    from kofn.maps.knapsack import *
     from kofn.maps.ordered.largest import topk as topk
-    from kofn.maps.ordered.quantiles import quantile as quantile
-    from kofn.maps.ordered.segments import segment_quantile as segment_quantile
-    from kofn.maps.ordered.segments import segment_topk as segment_topk
-    from kofn.maps.perturbed import perturbed_argmax as perturbed_argmax
-    from kofn.maps.segments import segment_entmax as segment_entmax
-    from kofn.maps.segments import segment_hard_topk as segment_hard_topk
-    from kofn.maps.segments import segment_soft_topk as segment_soft_topk
-    from kofn.maps.segments import segment_soft_topk_sum as segment_soft_topk_sum
-    from kofn.maps.segments import segment_soft_topk_threshold as segment_soft_topk_threshold
-    from kofn.maps.segments import segment_softmax as segment_softmax
-    from kofn.maps.segments import segment_sparse_softmax as segment_sparse_softmax
-    from kofn.maps.segments import segment_sparsemax as segment_sparsemax
+    from kofn.maps.ordered.quantiles import *
+    from kofn.maps.ordered.segments import *
+    from kofn.maps.perturbed import *
+    from kofn.maps.segments import *
     from kofn.metrics.temperature import temperature_for as temperature_for
 
 __version__ = "0.1.0"
@@ -88,52 +74,63 @@ __version__ = "0.1.0"
 _import_after("torch", "kofn.metrics.torch_temperature")
 _import_after("torch.distributed.tensor", "kofn.metrics.sharded_temperature")
 
-# Files that every call needs say their names themselves, in `__all__`.
+# `make signatures` writes the names of this table, from the files' own `__all__`.
+_FILES = {
+    "distributions.bernoulli": ["Bernoulli"],
+    "distributions.categorical": ["Categorical", "gumbel_max", "gumbel_softmax"],
+    "distributions.k_subset": ["KSubset"],
+    "distributions.normal": ["Normal", "normal_rsample"],
+    "distributions.plackett_luce": ["PlackettLuce"],
+    "distributions.relaxed_one_hot": ["RelaxedOneHot"],
+    "maps.assignment.weights": ["soft_assignment", "soft_assignment_prices"],
+    "maps.knapsack": ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"],
+    "maps.ordered.quantiles": ["quantile"],
+    "maps.ordered.segments": ["segment_topk", "segment_quantile"],
+    "maps.perturbed": ["perturbed_argmax"],
+    "maps.segments": [
+        "segment_soft_topk",
+        "segment_soft_topk_threshold",
+        "segment_soft_topk_sum",
+        "segment_softmax",
+        "segment_sparse_softmax",
+        "segment_sparsemax",
+        "segment_entmax",
+        "segment_hard_topk",
+    ],
+}
+"""Files that are loaded when one of their names is first used."""
+
+# Every file says its names itself, in its `__all__`.
 __all__ = [
     # choosing k of n
     *_topk.__all__,
     *_gates.__all__,
     # the k largest and quantiles, exactly
     "topk",
-    "quantile",
+    *_FILES["maps.ordered.quantiles"],
     # choosing within a budget
-    "soft_knapsack",
-    "soft_knapsack_threshold",
-    "soft_knapsack_value",
+    *_FILES["maps.knapsack"],
     # choosing with two margins
-    "soft_assignment",
-    "soft_assignment_prices",
+    *_FILES["maps.assignment.weights"],
     # the closest point of a set of choices
     "projections",
     # choosing one
     *_softmax.__all__,
     *_sparse_softmax.__all__,
     *_softmax_variants.__all__,
-    "perturbed_argmax",
+    *_FILES["maps.perturbed"],
     # choosing in ragged rows
-    "segment_soft_topk",
-    "segment_soft_topk_threshold",
-    "segment_soft_topk_sum",
-    "segment_softmax",
-    "segment_sparse_softmax",
-    "segment_sparsemax",
-    "segment_entmax",
-    "segment_hard_topk",
-    "segment_topk",
-    "segment_quantile",
+    *_FILES["maps.segments"],
+    *_FILES["maps.ordered.segments"],
     # logarithms of weights
     *_logarithms.__all__,
-    # distributions over choices
-    "KSubset",
-    "PlackettLuce",
-    "Categorical",
-    "Bernoulli",
-    "Normal",
-    "RelaxedOneHot",
-    # samples, and learning through them
-    "gumbel_max",
-    "gumbel_softmax",
-    "normal_rsample",
+    # distributions over choices, and learning through their samples
+    *_FILES["distributions.k_subset"],
+    *_FILES["distributions.plackett_luce"],
+    *_FILES["distributions.categorical"],
+    *_FILES["distributions.bernoulli"],
+    *_FILES["distributions.normal"],
+    *_FILES["distributions.relaxed_one_hot"],
     "estimators",
     # links and schedules
     "links",
@@ -162,30 +159,8 @@ _ROOMS = (
     "schedules",
     "streaming",
 )
-_LATER = {
-    name: f"maps.{module}"
-    for name in __all__
-    for part, module in (
-        ("assignment", "assignment.weights"),
-        ("knapsack", "knapsack"),
-        ("perturbed", "perturbed"),
-        ("segment_", "segments"),
-    )
-    if part in name
-} | {
+_LATER = {name: file for file, names in _FILES.items() for name in names} | {
     "topk": "maps.ordered.largest",
-    "quantile": "maps.ordered.quantiles",
-    "segment_topk": "maps.ordered.segments",
-    "segment_quantile": "maps.ordered.segments",
-    "KSubset": "distributions.k_subset",
-    "PlackettLuce": "distributions.plackett_luce",
-    "Categorical": "distributions.categorical",
-    "Bernoulli": "distributions.bernoulli",
-    "Normal": "distributions.normal",
-    "RelaxedOneHot": "distributions.relaxed_one_hot",
-    "gumbel_max": "distributions.categorical",
-    "gumbel_softmax": "distributions.categorical",
-    "normal_rsample": "distributions.normal",
     "fenchel_young_loss": "losses",
     "temperature_for": "metrics.temperature",
 }
@@ -245,13 +220,28 @@ _NAMES_ELSEWHERE = {
 
 def _missing(name: str) -> str:
     """Say that there is no such name, and which one may be meant, of a room, too."""
-    from kofn.arrays.names import meant, names_in, plain
+    from kofn.arrays.names import meant, plain
 
-    of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in names_in(f"kofn.{room}")}
+    of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in _names_in(f"kofn.{room}")}
     known = of_rooms | {plain(own): place for own, place in of_rooms.items()}
     known |= {plain(own): own for own in (*__all__, *_ROOMS)}
     known |= {plain(other): own for other, own in _NAMES_ELSEWHERE.items()}
     return meant("kofn", name, known)
+
+
+def _names_in(module: str) -> list[str]:
+    """Return the `__all__` of a module of ours that may not be loaded, from its source."""
+    import ast
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    found = find_spec(module)
+    source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    for each in ast.parse(source).body:
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(each.value)
+            return names
+    return []
 
 
 def __dir__() -> list[str]:

@@ -12,13 +12,13 @@ The bias is all of the state: it is saved, sharded and averaged as any array.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_integer, check_mask, check_number, check_same_kind
 from kofn.arrays.form import form_of
 from kofn.arrays.kinds import Array, adopt, cast, dtype_name, namespace
-from kofn.arrays.names import answer_for_others
+from kofn.arrays.names import answer_for_others, unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.maps.balance import bias_of_share, required_bias
 
@@ -34,7 +34,13 @@ answer_for_others(__name__, __all__)
 
 
 def quantile_bias(
-    scores: ArrayT, k: int, bias: ArrayT, *, ema: float = 0.0, mask: Array | None = None
+    scores: ArrayT,
+    k: int,
+    bias: ArrayT,
+    *,
+    ema: float = 0.0,
+    mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the bias with which each expert would have had k/E of these tokens.
 
@@ -74,6 +80,8 @@ def quantile_bias(
         >>> np.bincount((logits + bias).argmax(-1))
         array([102, 101,  97])
     """
+    if others:
+        raise unknown_keyword(quantile_bias, others)
     form = form_of(scores, -1)
     experts = scores.shape[-1]
     k = check_integer("k", k, f"an integer in 1..{experts}, the number of experts", 1, experts)

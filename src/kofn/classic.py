@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count
 from kofn.arrays.kinds import Array, full_like, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import divided_as, marked, top_indices, with_undivided_rows
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import answers
@@ -35,6 +36,7 @@ def iterative_soft_topk(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Repeat p ← p + softmax((1 − p)∘x) k times, x = (scores − min scores)/T ("soft-k-max").
 
@@ -60,6 +62,8 @@ def iterative_soft_topk(
         >>> classic.iterative_soft_topk(np.array([5.5, 4.5, 0.0]), 2).round(3)
         array([0.866, 1.1  , 0.034])
     """
+    if others:
+        raise unknown_keyword(iterative_soft_topk, others)
     return _apply(_iterative, scores, k, temperature, dim, mask)
 
 
@@ -70,6 +74,7 @@ def weighted_soft_topk(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Repeat p ← p + (1 − p)∘e^x/Σ (1 − p)∘e^x k times, x = scores/T.
 
@@ -95,6 +100,8 @@ def weighted_soft_topk(
         >>> classic.weighted_soft_topk(np.array([3.0, 2.0, 1.0, 0.0]), 2, temperature=0.05).round(2)
         array([1.5, 0.5, 0. , 0. ])
     """
+    if others:
+        raise unknown_keyword(weighted_soft_topk, others)
     return _apply(_weighted, scores, k, temperature, dim, mask)
 
 
@@ -105,6 +112,7 @@ def ones_and_softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return 1 at the k − 1 largest scores and softmax(scores/T) of the others.
 
@@ -128,6 +136,8 @@ def ones_and_softmax(
         >>> classic.ones_and_softmax(np.array([2.0, 2.0, 1.0]), 2).round(3)
         array([1.   , 0.731, 0.269])
     """
+    if others:
+        raise unknown_keyword(ones_and_softmax, others)
     return _apply(_ones, scores, k, temperature, dim, mask)
 
 

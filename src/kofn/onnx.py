@@ -200,7 +200,7 @@ def _price_of(logarithm: Any) -> TensorType:
 
 
 def _spent(tail: Callable[[Any], tuple[Any, Any]], z: Any, cost: Any, last: Any) -> TensorType:
-    """Return Σc·F as what those above ½ cost and small terms."""
+    """Return Σc·F, the costs of all weights above ½ plus terms that are small next to them."""
     upper, smaller = tail(z)
     part = op.Mul(cost, smaller)
     signed = op.Where(upper, op.Neg(part), part)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Never, overload
 
 from kofn.arrays.checks import check_integer, check_number, check_real
 from kofn.arrays.kinds import Array, cast, default_float, dtype_name, framework, namespace
-from kofn.arrays.names import answer_for_others
+from kofn.arrays.names import answer_for_others, unknown_keyword
 from kofn.arrays.typing import ArrayT
 
 __all__ = ["Schedule", "UntilHard", "constant", "cosine", "exponential", "linear", "until_hard"]
@@ -112,7 +112,7 @@ class UntilHard(Schedule):
         )
 
 
-def constant(value: float) -> Schedule:
+def constant(value: float, **others: Never) -> Schedule:
     """Return a schedule with the same value at every step.
 
     Raises:
@@ -123,11 +123,13 @@ def constant(value: float) -> Schedule:
         >>> schedules.constant(0.5)(1000)
         0.5
     """
+    if others:
+        raise unknown_keyword(constant, others)
     value = _finite("value", value)
     return Schedule("constant", value, value, 1)
 
 
-def linear(start: float, end: float, steps: int) -> Schedule:
+def linear(start: float, end: float, steps: int, **others: Never) -> Schedule:
     """Return a linear schedule, start + (end − start)·step/steps.
 
     Args:
@@ -144,10 +146,12 @@ def linear(start: float, end: float, steps: int) -> Schedule:
         >>> [warm(step) for step in range(6)]
         [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
     """
+    if others:
+        raise unknown_keyword(linear, others)
     return Schedule("linear", _finite("start", start), _finite("end", end), _steps(steps))
 
 
-def cosine(start: float, end: float, steps: int) -> Schedule:
+def cosine(start: float, end: float, steps: int, **others: Never) -> Schedule:
     """Return a cosine schedule, end + (start − end)·(1 + cos(π·step/steps))/2.
 
     Args:
@@ -164,10 +168,12 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
         >>> [round(cool(step), 3) for step in range(6)]
         [1.0, 0.883, 0.6, 0.317, 0.2, 0.2]
     """
+    if others:
+        raise unknown_keyword(cosine, others)
     return Schedule("cosine", _finite("start", start), _finite("end", end), _steps(steps))
 
 
-def exponential(start: float, end: float, steps: int) -> Schedule:
+def exponential(start: float, end: float, steps: int, **others: Never) -> Schedule:
     """Return an exponential schedule, start·(end/start)^(step/steps), the usual way to cool.
 
     Args:
@@ -188,10 +194,14 @@ def exponential(start: float, end: float, steps: int) -> Schedule:
         >>> cool
         schedules.exponential(1.0, 0.01, steps=4)
     """
+    if others:
+        raise unknown_keyword(exponential, others)
     return Schedule("exponential", _positive("start", start), _positive("end", end), _steps(steps))
 
 
-def until_hard(start: float, end: float, steps: int, *, gap: float = 0.05) -> UntilHard:
+def until_hard(
+    start: float, end: float, steps: int, *, gap: float = 0.05, **others: Never
+) -> UntilHard:
     """Return an exponential schedule that stops cooling while the choice is hard enough.
 
     The temperature needed for a hard choice depends on the scores, which change during training,
@@ -224,6 +234,8 @@ def until_hard(start: float, end: float, steps: int, *, gap: float = 0.05) -> Un
         >>> int(step), round(float(cool(step)), 3), weights.round(2)
         (108, 0.083, array([1.  , 0.95, 0.05, 0.  ]))
     """
+    if others:
+        raise unknown_keyword(until_hard, others)
     low, high = _positive("start", start), _positive("end", end)
     wanted = check_number("gap", gap, low=0.0, allowed="a finite number ≥ 0", arrays=False)
     return UntilHard("exponential", low, high, _steps(steps), wanted)

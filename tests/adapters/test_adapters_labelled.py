@@ -54,8 +54,7 @@ def all_of(loss, x):
 
 
 def long_way(monkeypatch):
-    for module in (losses.fenchel_young, losses.likelihood):
-        monkeypatch.setattr(module, "reduced_at_once", lambda *_, **__: None)
+    monkeypatch.setattr(labelled, "reduced", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -69,6 +68,32 @@ def test_one_node_has_the_bits_of_the_long_way(name, n, reduction, monkeypatch):
     assert any(labelled._kept.values()) or name == "weights entmax"
     long_way(monkeypatch)
     for one, other in zip(found, all_of(loss, x), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["softmax", "entmax", "topk logistic", "weights logistic"])
+def test_scores_of_16_bits_are_rounded_once(name, dtype, monkeypatch):
+    x, target = target_of(name, 300, dtype)
+    loss = partial(LOSSES[name], target=target, temperature=0.7)
+    found, slopes, second, unrecorded = all_of(loss, x)
+    assert labelled._kept
+    assert all(labelled._kept.values())
+    long_way(monkeypatch)
+    known, its_slopes, its_second, _ = all_of(loss, x)
+    assert found.dtype == unrecorded.dtype == torch.float32
+    assert slopes.dtype == dtype
+    assert torch.equal(slopes, its_slopes)
+    torch.testing.assert_close(found, known)
+    torch.testing.assert_close(second, its_second)
+
+
+def test_a_boolean_target_goes_by_the_node(monkeypatch):
+    x, target = target_of("weights logistic", 300, torch.float32)
+    found = all_of(partial(losses.topk_loss, target=target.bool()), x)
+    assert labelled._kept
+    assert all(labelled._kept.values())
+    for one, other in zip(found, all_of(partial(losses.topk_loss, target=target), x), strict=True):
         assert torch.equal(one, other)
 
 

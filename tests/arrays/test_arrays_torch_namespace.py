@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from kofn.arrays.torch import namespace
+from kofn.arrays.torch import at_hand, namespace
 from places import ROOT
 
 compat = pytest.importorskip("array_api_compat.torch")
@@ -42,7 +42,7 @@ def test_what_kofn_calls_is_there_and_is_pytorchs_unless_the_array_api_differs()
     assert not [name for name in names if not hasattr(namespace, name)]
     usual = {name for name in names if getattr(namespace, name) is getattr(torch, name, None)}
     # These differ in what kofn never gives them: other keywords, sizes that are integers.
-    same = {"arange", "broadcast_to", "finfo", "full", "reshape", "round"}
+    same = {"arange", "broadcast_to", "finfo", "full", "linalg", "reshape", "round"}
     differing = {name for name in usual if getattr(compat, name) is not getattr(torch, name)}
     assert differing == same & names
     for name, options, several in calls:
@@ -115,3 +115,21 @@ def test_others():
     for ends in ((math.nan, 1.0), (0.0, math.nan)):
         assert namespace.clip(PLAIN, *ends).isnan().all()
     same(namespace.asarray([1, 2]), compat.asarray([1, 2]))
+
+
+def test_tensors_at_hand_have_the_same_answers_by_functions_that_are_pytorchs():
+    own = {
+        name for name in vars(at_hand) if getattr(namespace, name, None) is not vars(at_hand)[name]
+    }
+    own = {name for name in own if name[0] != "_" and inspect.isbuiltin(vars(at_hand)[name])}
+    assert own >= {"sum", "any", "all", "max", "min", "where", "clip", "maximum", "minimum"}
+    x, y = PLAIN, PLAIN.flip(-1)
+    for name in own & {*CALLS}:
+        for how in CALLS[name]:
+            same(getattr(at_hand, name)(x, **how), getattr(namespace, name)(x, **how))
+            same(getattr(at_hand, name)(x > 0, **how), getattr(namespace, name)(x > 0, **how))
+    for name in ("maximum", "minimum"):
+        same(getattr(at_hand, name)(x, y), getattr(namespace, name)(x, y))
+    for pair in ((x, y), (1.5, y), (x, math.nan), (math.inf, 1.0)):
+        same(at_hand.where(x > 0, *pair), namespace.where(x > 0, *pair))
+    same(at_hand.clip(x, -math.inf, 1.0), namespace.clip(x, -math.inf, 1.0))

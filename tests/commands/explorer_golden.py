@@ -6,18 +6,25 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import torch
 
+import kofn
 from kofn import KSubset, hard_topk, links, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.links.table import TABLE
 
 FILE = Path(__file__).parent / "data" / "explorer.json"
 
+SCRIPT = Path(kofn.__file__).parent / "commands" / "explore" / "script" / "links.js"
+WRITTEN = re.search(r"FIXED = \{(.*)\}", SCRIPT.read_text(encoding="utf-8"))[1].split(",")
+SHOWN = [name for name in TABLE if name in {*map(str.strip, WRITTEN), "entmax"}]
+"""The links that the explorer has, which are written for it: a new one may do without."""
+
 LINKS = [
-    *((name, 1.5) for name in TABLE),
+    *((name, 1.5) for name in SHOWN),
     *(("entmax", alpha) for alpha in (1.0, 1.03, 2.0, 3.0)),
 ]
 FIVE = [3.1, 1.0, -2.0, 0.5, 1.7]

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 
+from explorer_golden import SHOWN
 from kofn import links, soft_topk
 from kofn.commands.explore.page import page as explorer
-from support import LINKS
 
 pytestmark = pytest.mark.browser
 
@@ -127,7 +127,7 @@ def test_it_opens_in_less_than_a_second(browser, address):
     assert min(times) < 1
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", SHOWN)
 def test_sliders_move_and_numbers_follow(visit, link):
     tab = visit()
     tab.locator(f"[data-link={link}].link").click()
@@ -244,7 +244,7 @@ def test_the_keyboard_suffices(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", SHOWN)
 def test_text_is_readable_in_both_colour_schemes(visit, scheme, link):
     tab = visit(f"#link={link}", color_scheme=scheme)
     dark = scheme == "dark"

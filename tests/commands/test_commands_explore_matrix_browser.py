@@ -5,8 +5,8 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 
+from explorer_golden import SHOWN
 from kofn import links, soft_assignment, soft_assignment_prices
-from support import LINKS
 from test_commands_explore_browser import (
     DRAWN,
     PHONE,
@@ -257,7 +257,7 @@ def test_the_address_holds_the_matrix(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", SHOWN)
 def test_numbers_are_readable_on_every_shade(opened, scheme, link):
     tab = opened(f"{START}&link={link}&T=0.01", color_scheme=scheme)
     card = luminance(tab, "#matrix .ground", "fill")

@@ -15,8 +15,7 @@ import measure_gradients as measure
 
 
 def test_the_page_has_the_tables_that_the_command_prints() -> None:
-    begin, end = "<!-- docs/measure_gradients.py -->", "<!-- end -->"
-    page = PAGES["behaviour.md"].partition(begin)[2].partition(end)[0].strip()
+    page = PAGES["behaviour.md"].partition(measure.BEGIN)[2].partition(measure.END)[0].strip()
     levels = {level: dict.fromkeys(measure.cases(), measure.NONE) for level in measure.LEVELS}
     number = r"\d(e[+-]\d+)?\b(?!\.)"
 

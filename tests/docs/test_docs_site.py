@@ -209,6 +209,18 @@ def test_formulas_scroll_sideways_only(tmp_path, width: int) -> None:
     assert shown == [[0, "hidden", 0]] * len(found)
 
 
+def test_signatures_leave_out_a_parameter_that_takes_nothing() -> None:
+    griffe = pytest.importorskip("griffe")
+    import docstrings
+
+    extensions = griffe.load_extensions(docstrings.Readable())
+    each = "def chosen(x: int, **others: Never) -> int: ...\n"
+    files = {"__init__.py": f"from typing import Never, overload\n@overload\n{each}{each}"}
+    with griffe.temporary_visited_package("made", files, extensions=extensions) as module:
+        for function in (module["chosen"], *module["chosen"].overloads):
+            assert [each.name for each in function.parameters] == ["x"]
+
+
 @pytest.mark.full
 def test_the_site_is_built_without_warnings(tmp_path) -> None:
     """Strictly, every link leading somewhere, every public name documented."""
@@ -227,4 +239,6 @@ def test_the_site_is_built_without_warnings(tmp_path) -> None:
     assert set(reference.home()) - anchors == set()
     explorer = (tmp_path / "explorer.html").read_text(encoding="utf-8")
     assert "<iframe" in explorer  # itself, in place of its picture
+    for page in tmp_path.glob("reference/*.html"):
+        assert ">Never<" not in page.read_text(encoding="utf-8"), page
     assert "explorer.png" not in explorer

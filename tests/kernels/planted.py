@@ -3,10 +3,12 @@
 F(z) = σ(z + 1)², the square of the logistic function, is no better than its neighbours at anything.
 That is why it is here: a link that comes into the table later would meet itself in that copy. It
 has what few links of the table have: it is not symmetric, and its two tails fall at two rates.
-`SOURCES` are the steps of CONTRIBUTING.md in the sources, `ORACLES` the one in the tests.
+`LINK` is its file, `ORACLES` its line in the tests; the rest is written by `make signatures`.
 """
 
 import shutil
+
+import names_written
 
 LINK = '''"""The square of the logistic function, F(z) = σ(y)² with y = z + 1."""
 
@@ -88,27 +90,14 @@ class Squared(TwoTails):
 
 squared = Squared("squared")
 '''
-FACE, NEW = "src/kofn/links/__init__.py", "src/kofn/links/built_in/squared.py"
+NEW = "src/kofn/links/built_in/squared.py"
 
 
 def before(anchor, text):
     return anchor, text + anchor
 
 
-def after(anchor, text):
-    return anchor, anchor + text
-
-
-# What CONTRIBUTING.md says: (a piece of a file, what stands there then).
-SOURCES = {
-    FACE: [
-        before(
-            "from kofn.links.link import",
-            "from kofn.links.built_in.squared import squared as squared\n",
-        ),
-        after('"logistic", "normal"', ', "squared"'),
-    ],
-}
+# What CONTRIBUTING.md says beside the link's file: (a piece of a file, what stands there then).
 ORACLES = {
     "tests/oracles/links.py": [
         before('    "laplace": lambda', '    "squared": lambda z: 1 / (1 + exp(-z - 1)) ** 2,\n')
@@ -123,14 +112,15 @@ def edited(text, changes):
     return text
 
 
-def plant(house, root, *steps):
-    """Copy the sources and the tests to a folder, and take steps there."""
+def plant(house, root):
+    """Copy the sources and the tests to a folder, and add the link there."""
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("src/kofn", "tests"):
         shutil.copytree(house / folder, root / folder, ignore=ignored)
     shutil.copy(house / "pyproject.toml", root)
     (root / NEW).write_text(LINK, encoding="utf-8")
-    for changes in steps:
-        for name, change in changes.items():
-            path = root / name
-            path.write_text(edited(path.read_text("utf-8"), change), encoding="utf-8")
+    for name, change in ORACLES.items():
+        path = root / name
+        path.write_text(edited(path.read_text("utf-8"), change), encoding="utf-8")
+    for path, text in names_written.written(root / "src" / "kofn").items():
+        path.write_text(text, encoding="utf-8")

@@ -210,3 +210,52 @@ def test_rows_without_labels_count_if_they_have_an_available_entry():
     torch.testing.assert_close(each[1:], torch.zeros(2))
     torch.testing.assert_close(losses.topk_loss(x, hot), each.sum() / 2)
     torch.testing.assert_close(losses.topk_loss(x[:2], hot[:2]), each[:2].mean())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", ["long", "equal", "near", "beyond", "soft", "short block"])
+def test_a_product_of_terms_keeps_the_digits_of_each(case, dtype, rng):
+    n, k = {"short block": 613, "long": 30_000}.get(case, 1024), 32
+    x = rng.standard_normal((3, n)) * {"near": 0.1, "beyond": 1e-3}.get(case, 1.0)
+    # Of a long row the labels lead: then its loss is made of many terms far less than 1.
+    ranks = np.argsort(np.argsort(-x if case == "long" else rng.random((3, n))))
+    target = ranks < (2 if case == "long" else k)
+    if case == "equal":
+        x[:], target = 0.0, np.arange(n) < np.full((3, 1), n // 2)  # all factors are 2
+    elif case == "soft":
+        target = rng.random((3, n))
+    x, target = x.astype(dtype), target.astype(dtype)
+    t = np.array([0.5, 1.0, 2.0])
+    found = _with_slopes(x, target, t.astype(dtype))
+    wanted = _by_the_definition(*(a.astype(np.longdouble) for a in (x, target, t)))
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(found[0], wanted[0].astype(float), rtol=4 * eps)
+    np.testing.assert_allclose(found[1], wanted[1].astype(float), atol=8 * eps)
+    # p − 1 of a label has the rounding of 1.
+    scale = ((np.abs(wanted[1]) + target) * np.abs(x)).sum(-1).astype(float)
+    assert (np.abs(found[2] - wanted[2].astype(float)) <= 2 * eps * scale / t**2 + 1e-30).all()
+
+
+def _with_slopes(x, target, t):
+    """The losses, p − t and their slopes in T, by the kernels."""
+    scores, each = (torch.tensor(a).requires_grad_() for a in (x, t))
+    loss = losses.topk_loss(scores, torch.tensor(target), temperature=each, reduction="none")
+    in_x, in_t = torch.autograd.grad(loss.sum(), (scores, each))
+    return [loss.detach().numpy(), in_x.numpy() * t[:, None], in_t.numpy()]
+
+
+def _by_the_definition(x, target, t):
+    """The same in 80 bits, by bisection."""
+    k, z = target.sum(-1)[:, None], x / t[:, None]
+    low, high = z.min(-1, keepdims=True) - 50, z.max(-1, keepdims=True) + 50
+    for _ in range(90):
+        theta = (low + high) / 2
+        more = (1 / (1 + np.exp(theta - z))).sum(-1, keepdims=True) > k
+        low, high = np.where(more, theta, low), np.where(more, high, theta)
+    z = z - theta
+    terms = np.log1p(np.exp(-np.abs(z))) + np.where(z > 0, (1 - target) * z, -target * z)
+    inside = np.where((target > 0) & (target < 1), target, np.longdouble(0.5))
+    bent = inside * np.log(inside) + (1 - inside) * np.log1p(-inside)
+    terms += np.where((target > 0) & (target < 1), bent, 0)
+    residual = 1 / (1 + np.exp(-z)) - target
+    return [terms.sum(-1), residual, -(residual * z).sum(-1) / t]

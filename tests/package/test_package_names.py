@@ -10,8 +10,9 @@ import pytest
 from sklearn.base import clone
 
 import kofn
-from kofn import _NAMES_ELSEWHERE, nn
-from kofn.arrays.names import KEYWORDS, names_in, plain
+from kofn import _NAMES_ELSEWHERE, _names_in, nn
+from kofn.arrays.keywords_of_classes import KEYWORDS
+from kofn.arrays.names import plain
 from kofn.feature_selection import SoftTopKSelector
 from kofn.links.table import OTHERS, TABLE
 from places import ROOT
@@ -54,7 +55,7 @@ def test_another_name_is_only_missing(name):
 
 @pytest.mark.parametrize("room", kofn._ROOMS)
 def test_names_of_a_room_are_read_from_its_source(room):
-    assert names_in(f"kofn.{room}") == [*import_module(f"kofn.{room}").__all__]
+    assert _names_in(f"kofn.{room}") == [*import_module(f"kofn.{room}").__all__]
 
 
 def test_terms_of_the_articles_lead_to_what_computes_them():

@@ -26,6 +26,7 @@ WITHOUT = (
     # kernels of CPUs, which Numba or a library of machine code has
     *(f"kofn.kernels.cpu.{each}" for each in ("check", "compiler", "runtime")),
     "kofn.kernels.gpu.rows.losses",
+    "kofn.kernels.gpu.rows.margins",
     # other frameworks
     *(
         "kofn.adapters.jax",

@@ -10,8 +10,9 @@ from typing import Any
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.kernels.contract import kind_of
-from kofn.links.link import by_id
+from kofn.links.link import BuiltIn, by_id
 from kofn.operations.operation import Operation
+from kofn.rows.given import Given
 
 MOST = 256
 """Kernels that are kept; before there are more, all are forgotten."""
@@ -40,6 +41,15 @@ def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any)
     if kind_of(inner) is None or not ready.serves(x.shape):
         return None
     return getattr(ready, operation.ready)(ready.Rows(tuple(x.shape), x.itemsize, k, t, inner))
+
+
+def again(operation: Operation, rows: Given) -> Any:
+    """Return kernels whose `weights` are of short rows like these, k and T arrays; or None."""
+    x, link = rows.scores, rows.link
+    make = getattr(kernels.ready(), f"{operation.ready}_again", None)
+    if make is None or not x.is_cpu or not isinstance(link, BuiltIn):
+        return None
+    return make(tuple(x.shape), x.itemsize, link) if kernels.ready().serves(x.shape) else None
 
 
 def tally(indices: Any, counts: Any) -> bool:

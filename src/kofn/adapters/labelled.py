@@ -44,7 +44,7 @@ def reduced(
         return None
     torch, shape, dtype = sys.modules["torch"], scores.shape, target.dtype
     is_labels = dtype is torch.int64 and target.shape == shape[:-1]
-    if not (is_labels or (dtype is scores.dtype and target.shape == shape)):
+    if not (is_labels or (dtype in (scores.dtype, torch.bool) and target.shape == shape)):
         return None
     if not (scores.is_cpu and target.is_cpu and kernels.wanted()) or label_smoothing != 0:
         return None
@@ -75,8 +75,9 @@ def _call_of(
 ) -> Any:  # fmt: skip
     """Return a Call of torch/labelled.py for such arguments; None if they do not make one."""
     torch, shape = sys.modules["torch"], scores.shape
-    wide = scores.dtype in (torch.float32, torch.float64)
-    if not wide or 0 in shape or 0 <= ignored < shape[-1] or reduction not in ("mean", "sum"):
+    # Only slopes, p − t, are wider than such scores, so that nothing is rounded twice.
+    served = torch.is_floating_point(scores) and (scores.itemsize > 2 or operation.has_slopes)
+    if not served or 0 in shape or 0 <= ignored < shape[-1] or reduction not in ("mean", "sum"):
         return None
     if k is not ONE and not 1 <= k <= shape[-1]:
         return None

@@ -7,22 +7,25 @@ says, such as an array alone. Array code settles them (`rows/settled.py`) when i
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, overload
 
 from kofn import kernels
-from kofn.adapters import array_code, segments
+from kofn.adapters import array_code, kept_kernels, segments
 from kofn.adapters.theta import theta_of
 from kofn.arrays import torch as of_torch
+from kofn.arrays.flow import namespace_like
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, framework, is_torch
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import choice
+from kofn.links.link import Link
 from kofn.operations.choice import HARD
 from kofn.operations.operation import Operation
-from kofn.rows.given import Given
+from kofn.rows.given import TEMPERATURES, Given, given_again
 from kofn.solver.reductions import DENSE
 
 
@@ -52,7 +55,7 @@ def by_array_code(
     closed = operation.closed or (operation if operation.elementwise else None)
     if closed is not None and _has_way_back(closed, rows):
         return computed(closed, theta_of, rows.per_row(), arrays, settings)
-    return array_code.answer(operation, rows, arrays, _with_slopes(operation, settings, 0))
+    return array_code.answer(operation, rows, arrays, _unlearned(operation, settings))
 
 
 def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequence[Any] = ()) -> Any:
@@ -67,7 +70,7 @@ def by_kernel(operation: Operation, rows: Any, *arrays: Array, settings: Sequenc
     backend = serving(operation, rows, "numpy")
     if backend is None:
         return None
-    own = _with_slopes(operation, settings, 0)
+    own = _unlearned(operation, settings)
     return _first(_run_of(rows)(operation, backend, rows, *arrays, *own))
 
 
@@ -85,6 +88,32 @@ def hard(given: Given[ArrayT], k: Any) -> ArrayT:
 
         return on_jax(given, k)  # type: ignore[return-value]  # of the kind of scores
     return choice.hard(given, k)  # type: ignore[return-value]
+
+
+def again(operation: Operation, x: Array, k: Array, link: Link) -> Callable[[Array, Array], Any]:
+    """Return the answer of an operation as a function of scores and temperatures, for a search.
+
+    The scores are like x, whose rows were checked before, and nothing is learned. What serves them
+    is asked once, not at each of many passes.
+    """
+    rows, kind = given_again(x, k, k, link), framework(x)
+    known = kind == "numpy" or (kind == "torch" and of_torch.state.is_plain(x))
+    numbers = link.alpha is None or type(link.alpha) is float
+    backend = serving(operation, rows, str(kind)) if known and numbers else None
+    if backend is None or (kind == "torch" and _is_learned(operation, rows)):
+        return lambda x, t: answer(operation, given_again(x, k, t, link))
+    if kind == "torch":
+        backend = kept_kernels.again(operation, rows) or backend
+    xp, kernel, batch = namespace_like(x), operation.kernel, rows.batch
+    _, k, _, link, form, _ = rows
+    least, greatest = TEMPERATURES[form.dtype_name]
+
+    def found(x: Array, t: Array) -> Any:
+        t = xp.where((t > 0) & (t < math.inf), xp.clip(t, least, greatest), math.nan)
+        answers = kernel(backend, Given(x, k, xp.broadcast_to(t, batch), link, form))
+        return answers[0] if type(answers) is tuple else answers
+
+    return found
 
 
 def computed(
@@ -197,8 +226,9 @@ def _first(answers: Any) -> Any:
     return answers[0] if type(answers) is tuple else answers
 
 
-def _with_slopes(operation: Operation, settings: Sequence[Any], learned: int) -> Sequence[Any]:
-    return (*settings, learned) if operation.has_slopes else settings
+def _unlearned(operation: Operation, settings: Sequence[Any]) -> Sequence[Any]:
+    """Return all settings of a call in which nothing is learned."""
+    return (*settings, 0) if operation.has_slopes else settings
 
 
 def _is_learned(operation: Operation, rows: Any, arrays: Sequence[Any] = ()) -> bool:

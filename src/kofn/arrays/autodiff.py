@@ -62,8 +62,11 @@ def has_gradients(*arrays: Any) -> bool:
     """Return whether a derivative in any of these arrays may be needed."""
     if not is_torch(arrays[0]):
         return not (is_numpy(arrays[0]) or _asked.for_values)
-    state = of_torch.state
-    return any(not state.is_eager(x) or state.is_recorded(x) for x in arrays if is_torch(x))
+    tensors = [x for x in arrays if is_torch(x)]
+    if not all(map(of_torch.state.is_eager, tensors)):
+        return True
+    learned = [x.requires_grad for x in tensors]
+    return sys.modules["torch"].is_grad_enabled() and any(learned)
 
 
 def values_and_slopes(function: Callable[..., Any], x: Array) -> tuple[Array, Array]:
@@ -114,7 +117,7 @@ def root_with_rule(
     import jax
 
     @jax.custom_jvp
-    def of(root: Any, terms: Any) -> Any:
+    def of(root: Any, terms: object) -> Any:
         return root
 
     @of.defjvp

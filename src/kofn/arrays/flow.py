@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_jax, is_jit_tracing, is_numpy, is_torch, namespace
 from kofn.arrays.tracing import is_compiling, is_known
-from kofn.arrays.typing import ArrayT
+from kofn.arrays.typing import ArrayT, Namespace
 
 State = TypeVar("State")
 
@@ -69,9 +69,13 @@ def only_if_like(x: Array) -> Callable[..., Any]:
     return _only_if_any if is_torch(x) and x.is_cpu and of_torch.state.is_eager(x) else only_if
 
 
-def where_like(x: Array) -> Callable[..., Any]:
-    """Return `where` for arrays like `x`, with dimensions and of one dtype: a search has many."""
-    return sys.modules["torch"].where if is_torch(x) and x.is_cpu else namespace(x).where
+def namespace_like(x: ArrayT) -> Namespace[ArrayT]:
+    """Return the namespace for arrays like `x`, all of one dtype; of PyTorch, see at_hand.py."""
+    if is_torch(x) and x.is_cpu and of_torch.state.is_eager(x):
+        from kofn.arrays.torch import at_hand
+
+        return at_hand  # type: ignore[return-value]
+    return namespace(x)
 
 
 def _only_if_any(flags: Any, function: Callable[[], State], otherwise: State) -> State:

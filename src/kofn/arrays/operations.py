@@ -344,25 +344,3 @@ def on_grid(x: ArrayT) -> ArrayT:
 
 def _digits(x: Array) -> int:
     return 1 - round(math.log2(float(namespace(x).finfo(x.dtype).eps)))
-
-
-def solved(a: Array, b: Array) -> Array:
-    """Return x with a @ x = b, of square matrices and vectors."""
-    return _linalg(a).solve(a, b[..., None])[..., 0]
-
-
-def inverse(a: Array) -> Array:
-    """Return the inverses of square matrices."""
-    return _linalg(a).inv(a)
-
-
-def eigh(a: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues and eigenvectors of symmetric matrices."""
-    values, vectors = _linalg(a).eigh(a)
-    return values, vectors
-
-
-def _linalg(a: Array) -> Any:
-    if is_torch(a):
-        return sys.modules["torch"].linalg
-    return sys.modules["jax"].numpy.linalg if is_jax(a) else np.linalg

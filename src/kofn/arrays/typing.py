@@ -37,6 +37,6 @@ if TYPE_CHECKING:
 else:
     KindT = TypeVar("KindT", covariant=True)
 
-LinkName = Literal["logistic", "laplace", "normal", "exponential", "linear", "entmax"]
+LinkName = Literal["entmax", "exponential", "laplace", "linear", "logistic", "normal"]
 NoiseName = Literal["normal", "uniform", "logistic", "laplace", "gumbel"]
 Reduction = Literal["mean", "sum", "none"]

@@ -63,7 +63,7 @@ class _Guard:
     invoke: Any
     _main_shell_completion: Any
 
-    def main(self, args: Any = None, prog_name: Any = None, *_: Any, **__: Any) -> NoReturn:
+    def main(self, args: Any = None, prog_name: Any = None, *_: object, **__: object) -> NoReturn:
         """Run the command and exit."""
 
         def work() -> None:

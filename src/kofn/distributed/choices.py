@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.links import Link
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 
 
-def _hard(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+def _hard(scores: Any, k: Any, *, link: object, temperature: object, dim: int, mask: Any) -> Any:
     return topk.hard_topk(scores, k, dim=dim, mask=mask)
 
 
@@ -39,6 +40,7 @@ def soft_topk(
     dim: int = -1,
     mask: Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return weights p = F((scores − θ)/temperature), with θ such that Σp = k over all processes.
 
@@ -79,6 +81,8 @@ def soft_topk(
         >>> def weights(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return soft_topk(shard, 100, temperature=0.5)
     """
+    if others:
+        raise unknown_keyword(soft_topk, others)
     return over_shards(_SOFT, scores, k, group, axis_name, link, temperature, dim, mask, hard)
 
 
@@ -92,6 +96,7 @@ def soft_topk_threshold(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return θ of `kofn.distributed.soft_topk`, in the units of the scores, the same on every rank.
 
@@ -112,6 +117,8 @@ def soft_topk_threshold(
         >>> def least_chosen(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_threshold(shard, 1000, temperature=0.01)
     """
+    if others:
+        raise unknown_keyword(soft_topk_threshold, others)
     return over_shards(_THRESHOLD, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
@@ -125,6 +132,7 @@ def soft_topk_sum(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the smoothed sum of the k largest scores of all processes, S_k = min_θ kθ + T ΣG.
 
@@ -148,6 +156,8 @@ def soft_topk_sum(
         >>> def largest_ten(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_topk_sum(shard, 10, temperature=0.1)
     """
+    if others:
+        raise unknown_keyword(soft_topk_sum, others)
     return over_shards(_SUM, scores, k, group, axis_name, link, temperature, dim, mask)
 
 
@@ -159,6 +169,7 @@ def hard_topk(
     axis_name: AxisName = None,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return ones at the k largest scores of all processes and zeros elsewhere, no gradient.
 
@@ -183,4 +194,6 @@ def hard_topk(
         >>> def kept(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return hard_topk(shard, 1000).bool()
     """
+    if others:
+        raise unknown_keyword(hard_topk, others)
     return over_shards(_HARD, scores, k, group, axis_name, "logistic", 1.0, dim, mask)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from kofn import links
 from kofn.arrays.checks import check_choice, check_flag
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
@@ -38,6 +39,7 @@ def topk_kl(
     dim: int = -1,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.losses.topk_kl` of a student whose logits are split over processes.
 
@@ -60,6 +62,8 @@ def topk_kl(
         >>> def loss(shard: torch.Tensor, ids: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
         ...     return topk_kl(shard, ids, log_p)  # in every process
     """
+    if others:
+        raise unknown_keyword(topk_kl, others)
     options = tail, reverse, reduction
     return _topk_kl(scores, ids, log_probs, group, axis_name, temperature, dim, mask, options)
 

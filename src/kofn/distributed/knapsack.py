@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.links import Link
@@ -33,6 +34,7 @@ def soft_knapsack(
     dim: int = -1,
     mask: Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return weights p = F((scores − θ·costs)/temperature), Σ costs·p = budget over all processes.
 
@@ -66,6 +68,8 @@ def soft_knapsack(
         >>> def kept(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack(shard, bytes, 1e9)
     """
+    if others:
+        raise unknown_keyword(soft_knapsack, others)
     return over_shards(
         _SOFT, scores, budget, group, axis_name, link, temperature, dim, mask, hard, costs
     )
@@ -82,6 +86,7 @@ def soft_knapsack_threshold(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return θ of `kofn.distributed.soft_knapsack`, the price of a unit of cost.
 
@@ -102,6 +107,8 @@ def soft_knapsack_threshold(
         >>> def price(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_threshold(shard, bytes, 1e9)
     """
+    if others:
+        raise unknown_keyword(soft_knapsack_threshold, others)
     given = scores, budget, group, axis_name, link, temperature, dim, mask
     return over_shards(_PRICE, *given, costs=costs)
 
@@ -117,6 +124,7 @@ def soft_knapsack_value(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return S = min_θ θ·budget + T Σ G((scores − θ·costs)/T), the best value for the budget.
 
@@ -138,5 +146,7 @@ def soft_knapsack_value(
         >>> def best(shard: torch.Tensor, bytes: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return soft_knapsack_value(shard, bytes, 1e9)
     """
+    if others:
+        raise unknown_keyword(soft_knapsack_value, others)
     given = scores, budget, group, axis_name, link, temperature, dim, mask
     return over_shards(_VALUE, *given, costs=costs)

@@ -6,10 +6,11 @@ Each process has the same losses, and the gradient of its own scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.distributed.loss_over_shards import loss
 from kofn.distributed.over_shards import AxisName
@@ -34,6 +35,7 @@ def softmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the cross-entropy of logits that are split over processes: vocabulary-parallel.
 
@@ -64,6 +66,8 @@ def softmax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return softmax_loss(shard, words, label_smoothing=0.1)
     """
+    if others:
+        raise unknown_keyword(softmax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, None, temperature, dim, mask, reduction
     return loss("softmax_loss", *given, **options)
@@ -82,6 +86,7 @@ def sparsemax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.losses.sparsemax_loss` of rows that are split over processes.
 
@@ -103,6 +108,8 @@ def sparsemax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparsemax_loss(shard, words)
     """
+    if others:
+        raise unknown_keyword(sparsemax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, links.linear, temperature, dim, mask, reduction
     return loss("sparsemax_loss", *given, **options)
@@ -122,6 +129,7 @@ def entmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.losses.entmax_loss` of rows that are split over processes.
 
@@ -145,6 +153,8 @@ def entmax_loss(
         >>> def loss(shard: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax_loss(shard, words, 1.3)
     """
+    if others:
+        raise unknown_keyword(entmax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = (
         scores,
@@ -174,6 +184,7 @@ def topk_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.losses.topk_loss`, for several labels per row, of rows split over processes.
 
@@ -199,6 +210,8 @@ def topk_loss(
         >>> def loss(shard: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         ...     return topk_loss(shard, labels)  # labels: this process's part of a k-hot target
     """
+    if others:
+        raise unknown_keyword(topk_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
     return loss("topk_loss", *given, **options)
@@ -215,6 +228,7 @@ def fenchel_young_loss(
     dim: int = -1,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.fenchel_young_loss`, S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T, of rows split over processes.
 
@@ -236,6 +250,8 @@ def fenchel_young_loss(
         >>> def loss(shard: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         ...     return fenchel_young_loss(shard, weights, link="entmax")
     """
+    if others:
+        raise unknown_keyword(fenchel_young_loss, others)
     return loss(
         "fenchel_young_loss",
         scores,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
@@ -20,6 +20,7 @@ from kofn.arrays.kinds import (
     namespace,
     scalar,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import comparable, outermost, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.distributed.layout import Layout, Scores
@@ -49,6 +50,7 @@ def topk(
     dim: int = -1,
     largest: bool = True,
     mask: Array | None = None,
+    **others: Never,
 ) -> TopK[ArrayT]:
     """Return (values, indices) of the k largest entries of all processes, exactly.
 
@@ -80,6 +82,8 @@ def topk(
         >>> def best(shard: torch.Tensor) -> torch.Tensor:  # with torchrun, in every process
         ...     return topk(shard, 10).indices
     """
+    if others:
+        raise unknown_keyword(topk, others)
     parts = _parts("topk", x, group, axis_name, dim, mask, integers=True)
     layout = parts.layout
     with layout.checking():
@@ -107,6 +111,7 @@ def quantile(
     mask: Array | None = None,
     temperature: float = 0.0,
     ignore_nan: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return the q-quantile of rows that lie in several processes, exactly.
 
@@ -136,6 +141,8 @@ def quantile(
         >>> def middle(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return quantile(shard, 0.5)
     """
+    if others:
+        raise unknown_keyword(quantile, others)
     parts = _parts("quantile", x, group, axis_name, dim, mask, integers=False)
     layout, rows, playing = parts.layout, parts.rows, parts.playing
     with layout.checking():

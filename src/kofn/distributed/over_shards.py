@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 AxisName = str | tuple[str, ...] | None
 Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 
 
 class Map(NamedTuple):
@@ -39,11 +40,11 @@ class Map(NamedTuple):
     has_integral: bool = False
 
 
-def outside_of_graphs(function: Callable[..., Answer]) -> Callable[..., Answer]:
+def outside_of_graphs(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
     """Make a function that torch.compile leaves out of its graphs, and that JAX's rules suit."""
 
     @wraps(function)
-    def called(*arguments: Any, **others: Any) -> Answer:
+    def called(*arguments: Given.args, **others: Given.kwargs) -> Answer:
         refuse("distributed.*")
         torch = sys.modules.get("torch")
         if torch is None or not torch.compiler.is_compiling():

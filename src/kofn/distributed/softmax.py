@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.distributed.over_shards import AxisName, Map, over_shards
 from kofn.maps import softmax as whole
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["entmax", "softmax", "sparsemax"]
 
 
-def _softmax(scores: Any, k: Any, *, link: Any, temperature: Any, dim: int, mask: Any) -> Any:
+def _softmax(scores: Any, k: object, *, link: object, temperature: Any, dim: int, mask: Any) -> Any:
     return whole.softmax(scores, temperature=temperature, dim=dim, mask=mask)
 
 
@@ -37,6 +38,7 @@ def softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return softmax over the shards of all processes, p = e^{scores/T}/Σ e^{scores/T}.
 
@@ -58,6 +60,8 @@ def softmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return softmax(shard)  # the logits of this process's part of a vocabulary
     """
+    if others:
+        raise unknown_keyword(softmax, others)
     link = links.exponential
     return over_shards(_SOFTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)
 
@@ -70,6 +74,7 @@ def sparsemax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return sparsemax over the shards of all processes, argmin_p ‖p − scores/T‖² on the simplex.
 
@@ -91,6 +96,8 @@ def sparsemax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparsemax(shard)
     """
+    if others:
+        raise unknown_keyword(sparsemax, others)
     link = links.linear
     return over_shards(_SPARSEMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)
 
@@ -104,6 +111,7 @@ def entmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return α-entmax over the shards of all processes: softmax at α = 1, sparsemax at 2.
 
@@ -128,5 +136,7 @@ def entmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return entmax(shard, 1.3)
     """
+    if others:
+        raise unknown_keyword(entmax, others)
     link = partial(links.entmax, alpha)
     return over_shards(_ENTMAX, scores, ONE, group, axis_name, link, temperature, dim, mask)

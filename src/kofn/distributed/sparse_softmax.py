@@ -6,13 +6,14 @@ has the same set, and none gathers a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.form import form_of
 from kofn.arrays.kinds import Array, adopt, cast, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import as_indices, at_labels, of_places
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.layout import Layout
@@ -55,6 +56,7 @@ def sparse_softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.sparse_softmax` of rows that are split over processes, such as a vocabulary.
 
@@ -82,6 +84,8 @@ def sparse_softmax(
         >>> def probabilities(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparse_softmax(shard, k=50, p=0.95)
     """
+    if others:
+        raise unknown_keyword(sparse_softmax, others)
     of = k, p, min_p, kept
     return _softmax(scores, group, axis_name, of, temperature, dim, mask)
 
@@ -98,6 +102,7 @@ def sparse_softmax_entropy(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.metrics.sparse_softmax_entropy` of rows that are split over processes.
 
@@ -118,6 +123,8 @@ def sparse_softmax_entropy(
         >>> def bonus(shard: torch.Tensor) -> torch.Tensor:  # in every process
         ...     return sparse_softmax_entropy(shard, p=0.95).mean()
     """
+    if others:
+        raise unknown_keyword(sparse_softmax_entropy, others)
     of = k, p, min_p, kept
     return _entropy(scores, group, axis_name, of, temperature, dim, mask)
 
@@ -139,6 +146,7 @@ def sparse_softmax_loss(
     weight: Array | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `kofn.losses.sparse_softmax_loss` of rows that are split over processes.
 
@@ -163,6 +171,8 @@ def sparse_softmax_loss(
         >>> def log_p(shard: torch.Tensor, tokens: torch.Tensor, sets: tuple) -> torch.Tensor:
         ...     return -sparse_softmax_loss(shard, tokens, kept=sets, reduction="none")
     """
+    if others:
+        raise unknown_keyword(sparse_softmax_loss, others)
     of = k, p, min_p, kept
     options = target, outside, weight, ignore_index, reduction
     return _loss(scores, group, axis_name, of, temperature, dim, mask, options)

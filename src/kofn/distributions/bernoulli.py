@@ -24,7 +24,7 @@ from kofn.arrays.operations import divided_as
 from kofn.arrays.random import check_rng, gumbel
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
-from kofn.distributions.categorical import logits_of
+from kofn.distributions.probabilities import logits_of
 from kofn.links.safe_math import softplus
 from kofn.rows.given import temperature_of, without_deleted
 

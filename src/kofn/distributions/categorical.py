@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
-from kofn.arrays.checks import check_ends, check_flag, check_other, check_scores
-from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, namespace, quiet, scalar
+from kofn.arrays.checks import check_ends, check_flag, check_other
+from kofn.arrays.kinds import Array, adopt, cast, namespace, quiet, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.random import centred, check_rng, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.distributions.base import Discrete, OverRows
 from kofn.distributions.noise import with_noise
+from kofn.distributions.probabilities import log, logits_of
 from kofn.links.link import Link
 from kofn.maps.perturbed import GUMBEL
 from kofn.maps.softmax import softmax
@@ -30,6 +31,7 @@ def gumbel_max(
     shape: int | tuple[int, ...] = (),
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Draw an index from softmax(logits), as argmax_i (logits_i + g_i) with Gumbel noise g.
 
@@ -63,6 +65,8 @@ def gumbel_max(
         >>> (np.bincount(drawn) / 10_000).round(1)
         array([0.7, 0.2, 0.1])
     """
+    if others:
+        raise unknown_keyword(gumbel_max, others)
     choice = Categorical(logits, dim, mask)
     if logits.shape[choice.dim] == 0:
         raise ValueError(f"logits must have entries along dim; got the shape {logits.shape}")
@@ -80,6 +84,7 @@ def gumbel_softmax(
     shape: int | tuple[int, ...] = (),
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Draw a relaxed one-hot sample, softmax((logits + g)/temperature) with Gumbel noise g.
 
@@ -112,6 +117,8 @@ def gumbel_softmax(
         >>> gumbel_softmax(logits, 0.5, hard=True, rng=np.random.default_rng(0)).round(3)
         array([0., 0., 1.])
     """
+    if others:
+        raise unknown_keyword(gumbel_softmax, others)
     choice = Categorical(logits, dim, mask)
     noisy = choice.perturb(shape, rng)
     weights = choice.relax(noisy, temperature)
@@ -373,28 +380,3 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         possible = log_p != -math.inf
         p = xp.where(possible, xp.exp(xp.where(possible, log_p, 0.0)), 0.0)
         return xp.sum(p * xp.where(possible, terms, 0.0), axis=self.dim)
-
-
-def logits_of(
-    logits: Any,
-    probs: ArrayT | None,
-    logit: Callable[[ArrayT], ArrayT],
-    scalars: bool = False,
-) -> ArrayT:
-    """Return logits from `logits` or `probs`, whichever is given."""
-    if (logits is None) == (probs is None):
-        raise TypeError(
-            "logits or probs must be given, and not both; got "
-            + ("neither" if logits is None else "both")
-        )
-    if probs is None:
-        return logits
-    check_scores(probs, "probs", scalars=scalars)
-    with quiet(probs):
-        return cast(logit(cast(probs, compute_dtype(probs))), probs.dtype)
-
-
-def log(p: ArrayT) -> ArrayT:
-    """Return log p, with gradient 0 at 0."""
-    xp = namespace(p)
-    return xp.where(p == 0, -math.inf, xp.log(xp.where(p == 0, 1.0, p)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
@@ -24,6 +24,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.random import check_rng, standard_normal
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Distribution
@@ -32,7 +33,12 @@ __all__ = ["Normal", "normal_rsample"]
 
 
 def normal_rsample(
-    mean: ArrayT, scale: Array, rng: Any = None, *, shape: int | tuple[int, ...] = ()
+    mean: ArrayT,
+    scale: Array,
+    rng: Any = None,
+    *,
+    shape: int | tuple[int, ...] = (),
+    **others: Never,
 ) -> ArrayT:
     """Draw mean + scale·ε, ε standard normal, with gradients in the mean and the scale.
 
@@ -57,6 +63,8 @@ def normal_rsample(
         >>> normal_rsample(np.array([0.0, 100.0]), np.array([1.0, 0.0]), rng).round(3)
         array([  0.126, 100.   ])
     """
+    if others:
+        raise unknown_keyword(normal_rsample, others)
     return Normal(mean, scale).rsample(shape, rng)
 
 

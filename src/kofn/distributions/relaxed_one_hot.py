@@ -11,7 +11,8 @@ from kofn.arrays.kinds import Array, adopt, cast, framework, namespace, quiet, s
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import OverRows
-from kofn.distributions.categorical import Categorical, gumbel_softmax, log, logits_of
+from kofn.distributions.categorical import Categorical, gumbel_softmax
+from kofn.distributions.probabilities import log, logits_of
 from kofn.rows.given import temperature_of
 
 __all__ = ["RelaxedOneHot"]

@@ -82,7 +82,7 @@ class Wrapped(td.Distribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self.own.enumerate_support(expand)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Wrapped:
+    def expand(self, batch_shape: Any, _instance: object = None) -> Wrapped:
         return type(self)(self.own.expand(tuple(batch_shape)), self._validate_args)
 
     def __repr__(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, framework
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.estimators.protocol import (
@@ -30,6 +31,7 @@ def rebar(
     samples: int = 1,
     temperature: float | Array = 0.5,
     scale: float | Array = 1.0,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(s), with the gradient (f(s) − ηf(y))·∇log P(s) + η∇f(y) − η∇f(ỹ).
 
@@ -57,6 +59,8 @@ def rebar(
     Source: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, "REBAR" (2017), with its coupling of
     the two relaxations; Grathwohl et al. (2018) for several categories.
     """
+    if others:
+        raise unknown_keyword(rebar, others)
     law = needs(choice, "rebar", "log_prob", "perturb", "choose", "relax", "conditioned")
     refuse("estimators.rebar")
     noisy = law.perturb((check_samples(samples),), rng)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.kinds import namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import Distribution, Function, added, needs
 
@@ -13,10 +14,11 @@ from kofn.estimators.protocol import Distribution, Function, added, needs
 def exact(
     choice: Distribution[ArrayT],
     f: Function[ArrayT],
-    rng: Any = None,
+    rng: object = None,
     *,
     factors: int = 0,
     enumerate_up_to: int | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return Σ_s P(s)·f(s), which is E f with all its gradients.
 
@@ -48,6 +50,8 @@ def exact(
         >>> estimators.exact(Categorical(np.zeros(3)), lambda s: s @ np.array([0.0, 5.0, 10.0]))
         np.float64(5.0)
     """
+    if others:
+        raise unknown_keyword(exact, others)
     law = needs(choice, "exact", "log_prob", "support")
     limit = {} if enumerate_up_to is None else {"enumerate_up_to": enumerate_up_to}
     every = law.support(factors, **limit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import moving, stop_gradient, values_and_slopes
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import cast
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
 from kofn.estimators.protocol import (
@@ -28,6 +29,7 @@ def perturbed(
     *,
     samples: int = 1,
     step: float = 1.0,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(s), with the gradient (s − s′)/step: implicit maximum likelihood.
 
@@ -57,6 +59,8 @@ def perturbed(
     Exponential Family Distributions" (2021); Domke, "Implicit Differentiation by Perturbation"
     (2010).
     """
+    if others:
+        raise unknown_keyword(perturbed, others)
     law = needs(choice, "perturbed", "perturb", "choose")
     allowed = "a finite number > 0"
     step = check_number("step", step, low=0.0, allowed=allowed, strict=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import Distribution, Function, adopted, check_samples, mean, values_of
 from kofn.estimators.surrogate_samples import (
@@ -23,6 +24,7 @@ def reparameterized(
     samples: int = 1,
     temperature: float | Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(g(noise, parameters)), differentiated through g.
 
@@ -62,6 +64,8 @@ def reparameterized(
         >>> mean.grad.round(decimals=1)  # exactly 2
         tensor(2.)
     """
+    if others:
+        raise unknown_keyword(reparameterized, others)
     choice, shape = adopted(choice), (check_samples(samples),)
     if not hasattr(choice, "rsample"):
         temperature = 1.0 if temperature is None else temperature
@@ -77,7 +81,12 @@ def reparameterized(
 
 
 def straight_through(
-    choice: Distribution[ArrayT], f: Function[ArrayT], rng: Any = None, *, samples: int = 1
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
+    rng: Any = None,
+    *,
+    samples: int = 1,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(s), with its gradient passed to the marginals (SIMPLE for a `KSubset`).
 
@@ -92,6 +101,8 @@ def straight_through(
 
     Source: Bengio, Léonard & Courville (2013); Ahmed et al., "SIMPLE" (2023).
     """
+    if others:
+        raise unknown_keyword(straight_through, others)
     return mean(values_of(f, marginals_through(choice, (check_samples(samples),), rng)))
 
 
@@ -103,6 +114,7 @@ def gumbel_rao(
     samples: int = 1,
     temperature: float | Array = 1.0,
     draws: int = 10,
+    **others: Never,
 ) -> ArrayT:
     """Return `reparameterized(hard=True)`, averaged over `draws` of each sample's noise.
 
@@ -117,6 +129,8 @@ def gumbel_rao(
 
     Source: Paulus, Maddison & Krause (2021).
     """
+    if others:
+        raise unknown_keyword(gumbel_rao, others)
     shape = (check_samples(samples),)
     z = gumbel_rao_through(choice, shape, rng, temperature=temperature, draws=draws)
     return mean(values_of(f, z))
@@ -129,6 +143,7 @@ def reinmax(
     *,
     samples: int = 1,
     temperature: float | Array = 1.0,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(s) with ReinMax's second-order gradient.
 
@@ -143,5 +158,7 @@ def reinmax(
 
     Source: Liu, Dong, Liu, Yu & Gao (2023).
     """
+    if others:
+        raise unknown_keyword(reinmax, others)
     z = reinmax_through(choice, (check_samples(samples),), rng, temperature=temperature)
     return mean(values_of(f, z))

@@ -166,7 +166,7 @@ def _replayed(choice: Any, samples: Array) -> Any:
     """Return `choice` with these as its next samples, once."""
     choice, left = copy.copy(choice), [samples]
 
-    def sample(shape: Any, rng: Any) -> Array:
+    def sample(shape: Any, rng: object) -> Array:
         if not left or math.prod(check_shape(shape)) != len(samples):
             raise OtherNoise
         return left.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
@@ -22,6 +22,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.tracing import is_known
 from kofn.arrays.typing import ArrayT
 from kofn.estimators.protocol import (
@@ -92,7 +93,11 @@ class RunningMean:
 
 
 def surrogate(
-    values: ArrayT, log_prob: Array, *, baseline: str | float | Array | RunningMean | None = None
+    values: ArrayT,
+    log_prob: Array,
+    *,
+    baseline: str | float | Array | RunningMean | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return Σ f/m over m samples, with the gradient Σ (f − b)·∇log P/m, as `score_function`.
 
@@ -123,6 +128,8 @@ def surrogate(
         >>> bool(one == cost.mean())
         True
     """
+    if others:
+        raise unknown_keyword(surrogate, others)
     check_scores(log_prob, "log_prob", scalars=True)
     log_prob = together(log_prob, values)
     if dtype_name(values) != "bool":
@@ -144,6 +151,7 @@ def score_function(
     *,
     samples: int = 1,
     baseline: str | float | Array | RunningMean | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return mean f(S), with the gradient mean (f(S) − b)·∇log P(S): REINFORCE.
 
@@ -184,13 +192,20 @@ def score_function(
         >>> logits.grad.round(decimals=2)  # exactly (−1/3, 0, 1/3)
         tensor([-0.3300, -0.0000,  0.3300])
     """
+    if others:
+        raise unknown_keyword(score_function, others)
     choice = adopted(choice)
     z = choice.sample((check_samples(samples),), rng)
     return surrogate(values_of(f, z), choice.log_prob(z), baseline=baseline)
 
 
 def leave_one_out(
-    choice: Distribution[ArrayT], f: Function[ArrayT], rng: Any = None, *, samples: int = 2
+    choice: Distribution[ArrayT],
+    f: Function[ArrayT],
+    rng: Any = None,
+    *,
+    samples: int = 2,
+    **others: Never,
 ) -> ArrayT:
     """Return `score_function` with the mean of the other samples as baseline: RLOO.
 
@@ -212,6 +227,8 @@ def leave_one_out(
         >>> round(float(estimators.leave_one_out(choice, f, rng, samples=100)), 1)
         5.0
     """
+    if others:
+        raise unknown_keyword(leave_one_out, others)
     samples = check_samples(samples, 2)
     return score_function(choice, f, rng, samples=samples, baseline="leave_one_out")
 

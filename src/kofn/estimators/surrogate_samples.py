@@ -5,11 +5,12 @@ Each is the exact sample plus a term of value 0. `estimators/pathwise.py` applie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.checks import check_integer, check_shape
 from kofn.arrays.kinds import Array, cast, namespace, quiet
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.random import split_rng
 from kofn.arrays.typing import ArrayT
 from kofn.distributions.bernoulli import Bernoulli
@@ -18,7 +19,10 @@ from kofn.estimators.protocol import Distribution, adopted, name_of, needs
 
 
 def marginals_through(
-    choice: Distribution[ArrayT], shape: int | tuple[int, ...] = (), rng: Any = None
+    choice: Distribution[ArrayT],
+    shape: int | tuple[int, ...] = (),
+    rng: Any = None,
+    **others: Never,
 ) -> ArrayT:
     """Return s + (π − stop π): an exact sample s with the gradient of the marginals.
 
@@ -42,6 +46,8 @@ def marginals_through(
         >>> estimators.marginals_through(choice, (), np.random.default_rng(0)).sum()
         np.float64(2.0)
     """
+    if others:
+        raise unknown_keyword(marginals_through, others)
     law = needs(choice, "straight_through", "sample", "marginals")
     sample, change = law.sample(shape, rng), moving(law.marginals())
     with quiet(sample):
@@ -55,6 +61,7 @@ def relaxed_through(
     *,
     temperature: float | Array = 1.0,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return a relaxed sample from perturbed logits: `gumbel_softmax` for any distribution.
 
@@ -69,6 +76,8 @@ def relaxed_through(
 
     Source: Jang, Gu & Poole; Maddison, Mnih & Teh (2017); Xie & Ermon (2019) for subsets.
     """
+    if others:
+        raise unknown_keyword(relaxed_through, others)
     law = needs(choice, "reparameterized", "perturb", "choose", "relax")
     noisy = law.perturb(shape, rng)
     weights = law.relax(noisy, temperature)
@@ -84,6 +93,7 @@ def gumbel_rao_through(
     *,
     temperature: float | Array = 1.0,
     draws: int = 10,
+    **others: Never,
 ) -> ArrayT:
     """`relaxed_through(hard=True)` with its gradient averaged over noise that gives this sample.
 
@@ -101,6 +111,8 @@ def gumbel_rao_through(
     Source: Paulus, Maddison & Krause, "Rao-Blackwellizing the Straight-Through Gumbel-Softmax
     Gradient Estimator" (2021).
     """
+    if others:
+        raise unknown_keyword(gumbel_rao_through, others)
     law = needs(choice, "gumbel_rao", "sample", "perturb_given", "relax")
     check_integer("draws", draws, "an integer, at least 1", 1)
     first, second = split_rng(rng, 2, law.logits)
@@ -121,6 +133,7 @@ def reinmax_through(
     rng: Any = None,
     *,
     temperature: float | Array = 1.0,
+    **others: Never,
 ) -> ArrayT:
     """Return a sample with the gradient 2·J((p_T + s)/2) − ½·J(p), J(w) = diag(w) − wwᵀ: ReinMax.
 
@@ -138,6 +151,8 @@ def reinmax_through(
     Source: Liu, Dong, Liu, Yu & Gao, "Bridging Discrete and Backpropagation: Straight-Through and
     Beyond" (2023).
     """
+    if others:
+        raise unknown_keyword(reinmax_through, others)
     choice = adopted(choice)
     if not isinstance(choice, (Categorical, Bernoulli)):
         raise TypeError(f"reinmax needs a Categorical or a Bernoulli; got {name_of(choice)}")

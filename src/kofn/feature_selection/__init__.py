@@ -1,6 +1,7 @@
 """Feature selection with scikit-learn's interface."""
 
-from kofn.arrays.names import answer_for_keywords, answer_for_others
+from kofn.arrays.keywords_of_classes import answer_for_keywords
+from kofn.arrays.names import answer_for_others
 from kofn.feature_selection.selector import SoftTopKSelector
 
 __all__ = ["SoftTopKSelector"]

@@ -11,10 +11,8 @@ from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import (
     Array,
     cast,
-    deleted,
     is_numpy,
     namespace,
-    scalar,
 )
 from kofn.formulas import answers, implicit
 from kofn.formulas.pivot import pivot_at
@@ -246,44 +244,6 @@ def of_usual_thresholds(
         return in_x, in_k, None
     levers = namespace(z).where(in_x == 0, 0.0, in_x * (z + link.edge))
     return in_x, in_k, -levers.sum(-1)
-
-
-def of_wide_thresholds(
-    cotangent: Array, given: Given, found: Any
-) -> tuple[Array, Array, Array | None]:
-    """Return the same of any rows, in float64 and without a look at them, for a GPU.
-
-    F′/ΣF′ follows from log F′, which does not underflow: so it is also the limit that `balance`
-    finds. Without a slope, θ is an end of a plateau. Not for links that are capped.
-    """
-    x, _, temperature, link = given[:4]
-    xp = namespace(x)
-    number = type(temperature) is float
-    t = temperature if number else cast(temperature, xp.float64)
-    high, low = cast(found[0], xp.float64), cast(found[1], xp.float64)
-    endless = abs(high) == math.inf
-    center = xp.where(endless, scalar(high, 0.0), high)
-    known = center * 0.0  # NaN in a row with one, which a bounded link would hide
-    out = deleted(x) | (x == math.inf) | endless[..., None]
-    # Not of the sum of θ's parts, in which digits of the lower one are lost; x is cast here.
-    z = ((x - center[..., None]) - low[..., None]) / (t if number else t[..., None])
-    z = implicit.with_ends_outside(link, xp.where(out, scalar(z, 0.0), z))
-    logs = link.log_pdf(z)
-    logs = xp.where(out, scalar(z, -math.inf), logs)
-    most = xp.max(logs, axis=-1)
-    flat = most == -math.inf
-    raised = xp.exp(logs - xp.where(flat, scalar(most, 0.0), most)[..., None])
-    size = xp.sum(raised, axis=-1)
-    each = cotangent / (xp.where(flat, scalar(size, 1.0), size) + known)
-    in_x = xp.where(out, scalar(z, 0.0), raised * each[..., None])
-    total = size * xp.exp(most) + known
-    # Where F′ underflows in the dtype of θ, k does not move it.
-    in_k = xp.where(total < least_weight(found[0]), scalar(total, 0.0), -t * (cotangent / total))
-    if number:
-        return in_x, in_k, None
-    lever = xp.sum(in_x * xp.where(out, scalar(z, 0.0), z), axis=-1)
-    in_t = -lever - cotangent * link.edge
-    return in_x, in_k, xp.where(endless, scalar(in_t, 0.0), in_t)
 
 
 def _moving(p: implicit.Placed, rows: Rows) -> Array:

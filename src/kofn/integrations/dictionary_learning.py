@@ -9,10 +9,11 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
 
+from kofn.arrays.names import unknown_keyword
 from kofn.integrations import autoencoder_parts as parts
 from kofn.integrations.whole_files import required, write
 from kofn.nn import TopKSAE
@@ -35,6 +36,7 @@ def to_dictionary_learning(
     *,
     trainer: dict[str, Any] | None = None,
     overwrite: bool = False,
+    **others: Never,
 ) -> None:
     """Save an autoencoder as an AutoEncoderTopK ("token") or a BatchTopKSAE ("batch").
 
@@ -46,6 +48,8 @@ def to_dictionary_learning(
         TypeError: `sae` is no TopKSAE. ValueError: k is no integer, or is scheduled or learned;
         there is no threshold yet; its codes have signs. FileExistsError: a file is there.
     """
+    if others:
+        raise unknown_keyword(to_dictionary_learning, others)
     weights = parts.weights_of(sae)
     k = parts.whole_k(sae) if sae.selection == "token" else _whole(sae)
     threshold = parts.threshold_of(sae) if sae.selection == "batch" else -1.0  # none
@@ -65,13 +69,15 @@ def to_dictionary_learning(
     write(folder, {WEIGHTS: buffer.getvalue(), CONFIG: (text + "\n").encode()}, overwrite)
 
 
-def from_dictionary_learning(folder: str | os.PathLike[str]) -> TopKSAE:
+def from_dictionary_learning(folder: str | os.PathLike[str], **others: Never) -> TopKSAE:
     """Load an AutoEncoderTopK or a BatchTopKSAE as a TopKSAE in eval().
 
     Raises:
         ValueError: another class of autoencoder; an entry is missing; a BatchTopKSAE without a
             threshold.
     """
+    if others:
+        raise unknown_keyword(from_dictionary_learning, others)
     config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
     kind = required(required(config, "trainer", CONFIG), "dict_class", CONFIG)
     if kind not in CLASSES.values():

@@ -7,7 +7,9 @@ load_expert_bias(router, state)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Never
+
+from kofn.arrays.names import unknown_keyword
 
 try:
     import torch
@@ -53,7 +55,11 @@ KNOWN = {
 """The routers whose bias it is; qb_beta is subtracted."""
 
 
-def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as torch.onnx has it
+def export_expert_bias(
+    router: Any,
+    format: str,  # as torch.onnx has it
+    **others: Never,
+) -> dict[str, Tensor]:
     """Return the balancing bias of a router, {name: float32 tensor}, as another library saves it.
 
     Args:
@@ -77,6 +83,8 @@ def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as tor
         >>> export_expert_bias(router, "deepseek")
         {'e_score_correction_bias': tensor([ 0.5000,  0.0000, -0.5000])}
     """
+    if others:
+        raise unknown_keyword(export_expert_bias, others)
     check_choice("format", format, tuple(FORMATS))
     routing = _router(router)
     balance = routing.balance
@@ -88,7 +96,7 @@ def export_expert_bias(router: Any, format: str) -> dict[str, Tensor]:  # as tor
 
 
 @torch.no_grad()
-def load_expert_bias(router: Any, state: Mapping[str, Any]) -> None:
+def load_expert_bias(router: Any, state: Mapping[str, Any], **others: Never) -> None:
     """Set the balancing bias of a router by another library's state.
 
     Args:
@@ -104,6 +112,8 @@ def load_expert_bias(router: Any, state: Mapping[str, Any]) -> None:
         bias's ("softmax" for qb_beta, otherwise "sigmoid"); no bias in the state, or several;
             another shape; NaN or an infinite number.
     """
+    if others:
+        raise unknown_keyword(load_expert_bias, others)
     routing = _router(router)
     balance = routing.balance
     if not isinstance(balance, QuantileBias):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor
+
+from kofn.arrays.names import unknown_keyword
 
 try:
     from safetensors.torch import load, save
@@ -48,6 +50,7 @@ def to_saelens(
     *,
     metadata: dict[str, Any] | None = None,
     overwrite: bool = False,
+    **others: Never,
 ) -> None:
     """Save an autoencoder so that `sae_lens.SAE.load_from_disk(folder)` gives its eval() code.
 
@@ -63,6 +66,8 @@ def to_saelens(
         TypeError: `sae` is no TopKSAE. ValueError: k of selection="token" is scheduled or learned;
         there is no threshold yet; its codes have signs. FileExistsError: a file is there.
     """
+    if others:
+        raise unknown_keyword(to_saelens, others)
     weights = parts.weights_of(sae)
     described: dict[str, Any] = {"sae_lens_version": FORMAT, **(metadata or {})}
     if sae.selection == "batch":
@@ -79,7 +84,9 @@ def to_saelens(
     write(folder, {CONFIG: (text + "\n").encode(), WEIGHTS: save(weights)}, overwrite)
 
 
-def from_saelens(folder: str | os.PathLike[str], *, k: float | None = None) -> TopKSAE:
+def from_saelens(
+    folder: str | os.PathLike[str], *, k: float | None = None, **others: Never
+) -> TopKSAE:
     """Load what `to_saelens` or SAELens saved, as a TopKSAE in eval() with the same code.
 
     Args:
@@ -91,6 +98,8 @@ def from_saelens(folder: str | os.PathLike[str], *, k: float | None = None) -> T
             differ; inputs are changed before they are encoded; k is not known; an entry is
             missing; cfg.json is no JSON object.
     """
+    if others:
+        raise unknown_keyword(from_saelens, others)
     config = _config(Path(folder) / CONFIG)
     weights = load((Path(folder) / WEIGHTS).read_bytes())
     for name in parts.WEIGHTS:

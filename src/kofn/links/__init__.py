@@ -1,6 +1,6 @@
 """Links: the cumulative distribution functions F of Σ F((x − θ)/T) = k.
 
-Those of the files of `built_in` that are imported here are the table.
+A file of `built_in` is a link; `make signatures` writes its name here.
 """
 
 from kofn.arrays.names import answer_for_others

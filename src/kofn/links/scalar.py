@@ -165,7 +165,7 @@ def _checked(cls: type, name: str, formula: Any) -> FunctionType:
 
 
 def _kind(cls: type[ScalarLink], formulas: dict[str, Any]) -> Kind:
-    """Return what a search needs to know, as it is for built-in links of this kind."""
+    """Return what a search for θ needs to know of a class; built-in links say it in `kinds`."""
     if cls.end is not None:
         steps, checked = (3.0, 2.0**-4) if cls.order == 2 else (6.0, 0.0)
         return Kind(FIRST, formulas, steps=steps, checked=checked)

@@ -1,81 +1,113 @@
-"""Losses of rows on a device: one kernel knows labels, class weights and which rows count, so that
-a mean takes a few launches. (Tests: tests/kernels/gpu/interpreted/losses.py, test_kernels_gpu.py.)
+"""The door to a reduced loss: usual labels of a CPU's tensors are one node of autograd
+(adapters/labelled.py); rows on a device one kernel rates (operations/rated.py).
+
+(Tests: test_adapters_labelled.py, tests/kernels/gpu/interpreted/losses.py.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn import kernels, links
-from kofn.adapters import route
+from kofn.adapters import labelled, route
 from kofn.arrays import torch as of_torch
-from kofn.arrays.typing import Array
-from kofn.links import Link
+from kofn.arrays.checks import check_number
+from kofn.links import table
 from kofn.losses.targets import (
-    Target,
     are_indices,
     check_class_weights,
     check_ignored,
     check_reduction,
     class_weights,
-    labelled,
-    with_class_weights,
 )
-from kofn.operations.losses import LOSS, pulled_back, target_of
-from kofn.operations.operation import Operation
-from kofn.operations.signatures import ROWS
-from kofn.operations.signatures import scores as of_scores
-from kofn.rows.given import ONE, Given, given_for_kernels
+from kofn.maps.sparse_softmax import check_support
+from kofn.operations.logarithms import LOG_AT_LABELS
+from kofn.operations.losses import LOSS, target_of
+from kofn.operations.margins import MARGINED
+from kofn.operations.rated import MISSED, MISSED_LOGS, RATED, RATED_SETS
+from kofn.operations.truncated import TRUNCATED_LOSS
+from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
 from kofn.solver.reductions import DENSE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def answer(
-    scores: Any, target: Any, temperature: Any, dim: int, mask: Any, reduction: str, *,
-    again: Callable[..., Any], likely: bool = False, **options: Any,
+    *given: Any, again: Callable[..., Any], likely: bool = False, link: Any = "exponential",
+    alpha: Any = None, sets: tuple[Any, ...] = (), **options: Any,
 ) -> Any:  # fmt: skip
     """Return the loss, or None where this is for other code, which checks all arguments anew.
 
-    `again` computes it from checked rows and a target, with all derivatives.
+    `given` are the caller's scores, target, temperature, dim, mask and reduction; `again` computes
+    the loss from checked rows, with all derivatives (see RATED). `sets` are the k, p, min_p and
+    `outside` of a softmax over sets, unchecked but for the last.
     """
-    found = _checked(scores, target, temperature, dim, mask, reduction, not likely, **options)
+    if not is_elsewhere(given[0]):
+        if sets:
+            return None
+        of: tuple[Any, Any] = (TRUNCATED_LOSS, (None, None)) if likely else (LOSS, (0,))
+        return labelled.reduced(*of, (link, alpha), *given, **options)
+    found = _checked(*given, whole=not likely, link=link, alpha=alpha, **options)
     if found is None:
         return None
-    given, target, weight, ignored = found
-    return route.by_kernel(
-        RATED, given, target, settings=(weight, int(likely), ignored, reduction, again)
-    )
+    rows, target, weight, ignored = found
+    if sets:
+        own = weight, *check_support(*sets[:3], rows.n), sets[3], ignored, given[-1], again
+        return route.by_kernel(RATED_SETS, rows, target, settings=own)
+    settings = weight, int(likely), ignored, given[-1], again
+    return route.by_kernel(RATED, rows, target, settings=settings)
 
 
 def of_values(
-    values: Callable[[Given], Any], scores: Any, target: Any, temperature: Any, dim: int, mask: Any,
-    reduction: str, **options: Any,
-) -> Any:  # fmt: skip
-    """Return the same of minus the values at labels, of the checked rows."""
-    found = _checked(scores, target, temperature, dim, mask, reduction, False, **options)
-    if found is None or kernels.serving_of("rows", scores, "torch", offered="RATED") is None:
+    values: Callable[[Given], Any], *given: Any, k: Any = None, epsilon: float = 0.0, **options: Any
+) -> Any:
+    """Return the same of minus the values at labels, of the checked rows; with `epsilon` as
+    MISSED_LOGS has it. On a CPU the values are the logarithms of `topk_cross_entropy`, for k.
+    """
+    if not is_elsewhere(given[0]):
+        if type(k) is not int:
+            return None
+        link = options.pop("link"), None
+        return labelled.reduced(LOG_AT_LABELS, (), link, *given, k=k, **options)
+    found = _checked(*given, whole=False, **options)
+    if found is None or kernels.serving_of("rows", given[0], "torch", offered="RATED") is None:
         return None
-    given, target, weight, ignored = found
-    with given.form.quiet():
-        at = values(given)
+    rows, target, weight, ignored = found
+    with rows.form.quiet():
         return route.by_kernel(
-            MISSED, at, given.scores, target, settings=(weight, ignored, reduction)
-        )
+            MISSED_LOGS if epsilon else MISSED, values(rows), rows.scores, target,
+            settings=(weight, ignored, given[-1], epsilon),
+        )  # fmt: skip
+
+
+def with_margin(
+    cosines: Any, target: Any, margin: Any, turned: int, temperature: Any, dim: int,
+    reduction: str, ignored: Any, again: Callable[..., Any],
+) -> tuple[Any, Any] | None:  # fmt: skip
+    """Return (the form of the cosines, logits of their rows); see MARGINED."""
+    if not is_elsewhere(cosines) or type(margin) not in NUMBERS:
+        return None
+    how: Any = dict(whole=False, link="exponential", ignore_index=ignored)
+    found = _checked(cosines, target, temperature, dim, None, reduction, **how)
+    if found is None or type(found[0].temperature) is not float:
+        return None
+    (x, _, t, _, form, _), target, _, ignored = found
+    margin = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
+    with form.quiet():
+        own = margin, turned, t, ignored, again
+        logits = route.by_kernel(MARGINED, x, target, settings=own)
+    return None if logits is None else (form, logits)
 
 
 def _checked(
-    scores: Any, target: Any, temperature: Any, dim: int, mask: Any, reduction: str, whole: bool, *,
-    link: Link = links.exponential, halves: bool = True, weight: Any = None,
+    scores: Any, target: Any, temperature: Any, dim: int, mask: Any, reduction: str, *, whole: bool,
+    link: Any, alpha: Any = None, weight: Any = None,
     label_smoothing: Any = 0.0, ignore_index: Any = -100,
 ) -> tuple[Given, Any, Any, int] | None:  # fmt: skip
     """Return (rows, the target, class weights, the label that is ignored), if kernels take them.
 
     `whole` says whether they take a target of weights.
     """
-    if not is_elsewhere(scores) or type(label_smoothing) not in (int, float) or label_smoothing:
+    if type(label_smoothing) not in (int, float) or label_smoothing:
         return None
     others = [target] if weight is None else [target, weight]
     if not all(map(_is_plain, (scores, *others))):
@@ -83,7 +115,8 @@ def _checked(
     if any(each.device != scores.device for each in others):
         return None
     check_reduction(reduction)
-    given = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=halves)
+    link = table.resolve(link) if alpha is None else links.entmax(alpha)
+    given = given_for_kernels(scores, ONE, link, temperature, dim, mask, halves=True)
     form, alpha = given.form, given.link.alpha
     labels = are_indices(target, scores, form)
     if form.n == 0 or given.over is not DENSE or not (alpha is None or type(alpha) is float):
@@ -105,132 +138,3 @@ def is_elsewhere(scores: Any) -> bool:
 
 def _is_plain(array: Any) -> bool:
     return hasattr(array, "is_cuda") and of_torch.state.is_plain(array)
-
-
-def _rated(
-    backend: Any, given: Given, target: Tensor, by_class: Any, likely: int, ignored: int,
-    reduction: str, again: Any, slopes: int,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Return the loss; and if `slopes`, p − t, four numbers per row, and Σ of weights or None."""
-    numbers, residual, _ = backend.losses(
-        target=target, **dict(zip(("x", "k", "temperature", "link"), given[:4], strict=True)),
-        likely=bool(likely), wanted=bool(slopes), rated=(ignored, by_class),
-    )  # fmt: skip
-    loss, count = _reduced(numbers, by_class, reduction)
-    return loss, residual, numbers, count
-
-
-def _reduced(numbers: Tensor, by_class: Any, reduction: str) -> tuple[Tensor, Any]:
-    """Return the loss, and the sum of weights that it was divided by."""
-    if reduction == "none":
-        return numbers[0].clone(), None
-    if reduction == "sum":
-        return numbers[0].sum(), None
-    total, count = numbers[::2][:2].flatten(1).sum(-1)
-    # A sum of flags is 0 or at least 1.
-    count = count.clamp(min=1) if by_class is None else count.masked_fill_(count == 0, 1)
-    return total / count, count
-
-
-def _of_rows(cotangent: Tensor, numbers: Tensor, count: Any) -> Tensor:
-    return (cotangent if count is None else cotangent / count) * numbers[3]
-
-
-def _back(
-    _: Any, given: Given, cotangent: Tensor, residual: Any, numbers: Tensor, count: Any, dtype: Any
-) -> Any:
-    each = _of_rows(cotangent, numbers, count)
-    return pulled_back(_, given, each, residual, numbers[1], dtype)
-
-
-def _onward(
-    _: Any, given: Given, cotangent: Tensor, residual: Tensor, target: Tensor, numbers: Tensor,
-    likely: int,
-) -> Any:  # fmt: skip
-    if target.ndim < residual.ndim:
-        target = target.clamp(0, residual.shape[-1] - 1).long()  # a row out of range is NaN
-    assert LOSS.onward is not None
-    return LOSS.onward.kernel(_, given, cotangent, residual, target, numbers[1], likely)
-
-
-def _by_parts(
-    given: Given, target: Array, by_class: Any, likely: int, ignored: int, reduction: str,
-    again: Callable[..., Any],
-) -> Any:  # fmt: skip
-    """Return the loss with all of its derivatives."""
-    x: Any = given.scores
-    labels = Target(x.detach(), target)
-    if target.ndim < x.ndim:
-        labels = labelled(target, x, x.detach(), ignored, x.shape[-1])
-    labels = labels if by_class is None else with_class_weights(labels, by_class)
-    return again(given, labels, reduction, bool(likely))
-
-
-RATED = Operation(
-    name="",
-    takes="x n, target n, by_class any, k #, t #, link, likely int, ignored int, reduction str, "
-    "again any, slopes int",
-    gives="loss r, residual N if slopes, numbers ** if slopes, count any if slopes",
-    of=ROWS,
-    kernel=_rated,
-    plain=_by_parts,
-    back=(
-        Operation(
-            name="",
-            takes="cotangent r, t #, residual N, numbers **, count any, dtype dtype",
-            gives="x n, t r",
-            of=ROWS,
-            kernel=_back,
-            elementwise=True,
-        ),
-    ),
-    onward=Operation(
-        name="",
-        takes="cotangent N, residual N, target n, numbers **, t #, link, likely int",
-        gives="x n",
-        of=ROWS,
-        kernel=_onward,
-        elementwise=True,
-    ),
-    goes_onward=LOSS.goes_onward,
-    offered="RATED",
-)
-"""The losses of rows with a target as a caller gives it, their sum or their mean."""
-
-
-def _missed(
-    backend: Any, values: Tensor, x: Tensor, target: Tensor, by_class: Any, ignored: int,
-    reduction: str,
-) -> tuple[Any, ...]:  # fmt: skip
-    numbers, labels = backend.missed(x, values, target, ignored, by_class)
-    loss, count = _reduced(numbers, by_class, reduction)
-    return loss, labels, numbers, count
-
-
-def _missed_back(
-    _: Any, cotangent: Tensor, x: Tensor, labels: Tensor, numbers: Tensor, count: Any
-) -> Tensor:
-    below = -_of_rows(cotangent, numbers, count)
-    return below.new_zeros(x.shape).scatter_(-1, labels[..., None], below[..., None])
-
-
-MISSED = Operation(
-    name="",
-    takes="values n, x n, target r, by_class any, ignored int, reduction str",
-    gives="loss r, labels r, numbers **, count any",
-    of=of_scores("values", "rows"),
-    kernel=_missed,
-    back=(
-        Operation(
-            name="",
-            takes="cotangent r, x n, labels r, numbers **, count any",
-            gives="values n",
-            of=of_scores("values", "rows"),
-            kernel=lambda _, *arguments: _missed_back(*arguments),
-            plain=_missed_back,
-        ),
-    ),
-    keeps_scores=False,
-    offered="RATED",
-)
-"""Minus the values at labels, likewise; the way back needs none of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from kofn import links
 from kofn.adapters import route
@@ -11,6 +11,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_flag, check_same_kind
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, full_like, is_torch
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     as_indices,
     divided_as,
@@ -43,6 +44,7 @@ def topk_kl(
     dim: int = -1,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return Σ_T p·log(p/q) + (1 − P)·log((1 − P)/(1 − Q)), KL(p‖q) on T and a bucket for the rest.
 
@@ -86,6 +88,8 @@ def topk_kl(
         >>> topk_kl(student, ids, log_p, tail="renormalise").round(4)
         np.float64(0.0)
     """
+    if others:
+        raise unknown_keyword(topk_kl, others)
     check_reduction(reduction)
     check_choice("tail", tail, TAILS)
     check_flag("reverse", reverse)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route
-from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas import answers
 from kofn.links import Link, table
 from kofn.losses import at_once
 from kofn.losses import labels as of_labels
 from kofn.losses.reduced import reduced
-from kofn.losses.targets import Target, log_likelihood, nan_if_out_of_range, prepared, weighted
+from kofn.losses.targets import (
+    Target,
+    labels_again,
+    log_likelihood,
+    nan_if_out_of_range,
+    prepared,
+    weighted,
+)
 from kofn.operations.losses import LOSS, PLAIN_LOSS
-from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -34,6 +40,7 @@ def fenchel_young_loss(
     dim: int = -1,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the Fenchel–Young loss S_k(x)/T + ΣΩ(t) − ⟨t, x⟩/T with k = Σt.
 
@@ -69,6 +76,8 @@ def fenchel_young_loss(
         >>> fenchel_young_loss(scores, np.array([[1.0, 1.0, 0.0]])).round(4)
         np.float64(0.1269)
     """
+    if others:
+        raise unknown_keyword(fenchel_young_loss, others)
     return _loss(scores, target, link, temperature, dim, mask, reduction)
 
 
@@ -83,6 +92,7 @@ def softmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the cross-entropy −Σ w·t·log softmax(scores/T), as torch's cross_entropy does.
 
@@ -120,13 +130,11 @@ def softmax_loss(
         >>> softmax_loss(scores, np.array([0, 1]), label_smoothing=0.1).round(4)
         np.float64(1.7386)
     """
+    if others:
+        raise unknown_keyword(softmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = reduced_at_once(
-        TRUNCATED_LOSS, (None, None), ("exponential", None), *given, **options
-    )
-    if found is None:
-        found = at_once.answer(*given, again=loss_of_rows, likely=True, **options)
+    found: Any = at_once.answer(*given, again=_again, likely=True, **options)
     if found is not None:
         return found
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
@@ -146,6 +154,14 @@ def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -
     return cross_entropy(log_p, labels, reduction)
 
 
+def _again(
+    given: Given, target: Array, *, by_class: Any, likely: int, ignored: int, reduction: str
+) -> Any:
+    """Return the loss of rows on a device with all of its derivatives."""
+    labels = labels_again(given, target, by_class, ignored)
+    return loss_of_rows(given, labels, reduction, bool(likely))
+
+
 def sparsemax_loss(
     scores: ArrayT,
     target: Array,
@@ -157,6 +173,7 @@ def sparsemax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the convex loss whose gradient is (sparsemax(scores/T) − target)/T.
 
@@ -182,6 +199,8 @@ def sparsemax_loss(
         >>> sparsemax_loss(np.array([[2.0, 1.0, -1.0], [0.5, 0.0, 0.0]]), np.array([0, 0])).round(4)
         np.float64(0.0417)
     """
+    if others:
+        raise unknown_keyword(sparsemax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(scores, target, "linear", temperature, dim, mask, reduction, **options)
 
@@ -198,6 +217,7 @@ def entmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the convex loss whose gradient is (entmax(scores/T, alpha) − target)/T.
 
@@ -222,6 +242,8 @@ def entmax_loss(
         >>> entmax_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(0.0617)
     """
+    if others:
+        raise unknown_keyword(entmax_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(
         scores, target, "entmax", temperature, dim, mask, reduction, alpha=alpha, **options
@@ -240,6 +262,7 @@ def topk_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return the multi-label loss with gradient (soft_topk(scores, k) − target)/T, k = Σ target.
 
@@ -273,6 +296,8 @@ def topk_loss(
         >>> topk_loss(scores, np.array([[1, 1, 0, 0]])).round(4)
         np.float64(1.3510)
     """
+    if others:
+        raise unknown_keyword(topk_loss, others)
     options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     return _loss(scores, target, link, temperature, dim, mask, reduction, **options)
 
@@ -296,13 +321,10 @@ def _loss(
 ) -> Any:
     """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = reduced_at_once(LOSS, (0,), (link, alpha), *given, **options)
+    found: Any = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
     if found is not None:
         return found
     link = table.resolve(link) if alpha is None else links.entmax(alpha)
-    found = at_once.answer(*given, again=loss_of_rows, link=link, **options)
-    if found is not None:
-        return found
     checked, labels = prepared(*given, link=link, halves=True, **options)
     with checked.form.quiet():
         require_integral(link, scores)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn.adapters import route
-from kofn.adapters.labelled import reduced as reduced_at_once
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
@@ -44,6 +44,7 @@ def topk_cross_entropy(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −log Σ_j P_K(j)·soft_topk(scores, j)_t, a smoothed top-k accuracy with random k.
 
@@ -77,25 +78,25 @@ def topk_cross_entropy(
         >>> topk_cross_entropy(scores, np.array([1]), (0.5, 0.5)).round(4)
         np.float64(0.7844)
     """
+    if others:
+        raise unknown_keyword(topk_cross_entropy, others)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    if type(k) is int:
-        known: Any = reduced_at_once(LOG_AT_LABELS, (), (link, None), *given, **options | {"k": k})
-        if known is not None:
-            return known
-    options["link"] = link = table.resolve(link)
+    options: Any = dict(
+        link=link, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
 
     def total(checked: Given, labels: Target | None = None) -> Any:
-        total: Any = None
+        total, checked = None, checked.wide()
         for number, share in _distribution(k, checked.n):
             one = _logarithms(checked._replace(k=float(number)), labels)
             one = one if share == 1 else one + math.log(share)
             total = one if total is None else _logaddexp(total, one)
         return total
 
-    found: Any = at_once.of_values(total, *given, halves=False, **options)
+    found: Any = at_once.of_values(total, *given, k=k, **options)
     if found is not None:
         return found
+    options["link"] = table.resolve(link)
     checked, labels = prepared(*given, **options)
     with checked.form.quiet():
         return missed(total(checked, labels), labels, reduction, unlimited=True)
@@ -126,6 +127,7 @@ def epsilon_cross_entropy(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −log((p_t + ε)/(1 + nε)) of weights p, which is finite where p_t = 0.
 
@@ -153,6 +155,8 @@ def epsilon_cross_entropy(
         >>> epsilon_cross_entropy(np.array([[2.0, 1.0, -1.0]]), np.array([1])).round(4)
         np.float64(6.9108)
     """
+    if others:
+        raise unknown_keyword(epsilon_cross_entropy, others)
     epsilon = check_number("epsilon", epsilon, low=0.0, allowed="a number > 0", strict=True)
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(
@@ -164,11 +168,7 @@ def epsilon_cross_entropy(
         playing: Any = ~deleted(checked.scores)
         return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
 
-    def terms(checked: Given) -> Any:
-        xp, p = checked.form.xp, _weights(checked)
-        return xp.log(p + epsilon) - xp.log1p(available(checked) * epsilon)[..., None]
-
-    found: Any = at_once.of_values(terms, *given, halves=False, **options)
+    found: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
     if found is not None:
         return found
     checked, labels = prepared(*given, **options)
@@ -191,6 +191,7 @@ def accuracy_loss(
     weight: Array | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −p_t, the negative smoothed accuracy; for k labels, the mean of −p over them.
 
@@ -215,6 +216,8 @@ def accuracy_loss(
         >>> accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7054)
     """
+    if others:
+        raise unknown_keyword(accuracy_loss, others)
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(link=table.resolve(link), weight=weight, ignore_index=ignore_index)
     found: Any = at_once.of_values(_weights, *given, **options)
@@ -236,6 +239,7 @@ def perturbed_accuracy_loss(
     weight: Array | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −Pr(target is the largest of scores + T·noise), the negative expected accuracy.
 
@@ -260,6 +264,8 @@ def perturbed_accuracy_loss(
         >>> perturbed_accuracy_loss(np.array([[2.0, 1.0, -1.0]]), np.array([0])).round(4)
         np.float64(-0.7556)
     """
+    if others:
+        raise unknown_keyword(perturbed_accuracy_loss, others)
     from kofn.maps.perturbed import perturbed_argmax  # loaded when it is first used
 
     checked, labels = prepared(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_mask, check_number, check_same_kind
-from kofn.arrays.form import form_of
+from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -20,6 +20,7 @@ from kofn.arrays.kinds import (
     move_axis,
     namespace,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     of_places,
     replaced_along_last,
@@ -28,8 +29,9 @@ from kofn.arrays.operations import (
 )
 from kofn.arrays.tracing import is_at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
+from kofn.losses import at_once
 from kofn.losses.fenchel_young import softmax_loss
-from kofn.losses.targets import Target, prepared
+from kofn.losses.targets import Target, labelled, prepared
 from kofn.rows.given import without_deleted
 
 __all__ = ["am_softmax", "arcface"]
@@ -47,6 +49,7 @@ def am_softmax(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (loss, logits) of AM-softmax, logits = (cos − margin·target)/T.
 
@@ -78,8 +81,10 @@ def am_softmax(
         >>> loss.round(4), logits.round(1)
         (np.float64(0.0110), array([[13.5,  9. , -6. ]]))
     """
+    if others:
+        raise unknown_keyword(am_softmax, others)
     return _with_margin(
-        lambda c, m: c - m, cosines, target, margin, temperature, dim, mask, reduction,
+        0, cosines, target, margin, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
 
@@ -96,6 +101,7 @@ def arcface(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (loss, logits) of ArcFace; the target's logit is cos(φ + margin)/T for a cosine cos φ.
 
@@ -124,10 +130,12 @@ def arcface(
         >>> loss.round(4), logits.round(1)
         (np.float64(0.0007), array([[ 26.5,  19.2, -12.8]]))
     """
+    if others:
+        raise unknown_keyword(arcface, others)
     if isinstance(margin, (int, float)) and margin >= math.pi:
         raise ValueError(f"margin must be an angle in [0, π), or an array; got {margin!r}")
     return _with_margin(
-        _turned, cosines, target, margin, temperature, dim, mask, reduction,
+        1, cosines, target, margin, temperature, dim, mask, reduction,
         weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index,
     )  # fmt: skip
 
@@ -143,8 +151,11 @@ def _turned(cosine: Array, margin: Array) -> Array:
     return xp.where(cosine > -xp.cos(margin), turned, cosine - margin * xp.sin(margin))
 
 
+AT_TARGET: Any = (lambda cosine, margin: cosine - margin), _turned
+
+
 def _with_margin(
-    at_target: Any,
+    turned: int,
     cosines: Array,
     target: Array,
     margin: Any,
@@ -158,26 +169,44 @@ def _with_margin(
     form_of(cosines, dim, "cosines")  # errors name the argument by the caller's word
     if mask is not None:
         check_mask(mask, cosines, "cosines")
+    given: Any = cosines, target, margin, turned, temperature, dim
+    known = at_once.with_margin(*given, reduction, ignored, _again)
+    form, logits = known or _logits(*given, mask, reduction, ignored)
+    dim = form.dim
+    with form.quiet():
+        shown = logits if dim == -1 else move_axis(logits, -1, dim)
+        loss = softmax_loss(shown, target, dim=dim, mask=mask, reduction=reduction, **options)
+        return loss, form.restored(logits)
+
+
+def _logits(
+    cosines: Array, target: Array, margin: Any, turned: int, temperature: Any, dim: int,
+    mask: Array | None, reduction: Reduction, ignored: Any,
+) -> tuple[Form, Any]:  # fmt: skip
+    """Return the form of the cosines, and the logits of their rows."""
     checked, labels = prepared(
         cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
     )
-    form, dim = checked.form, checked.form.dim
+    form, at_target = checked.form, AT_TARGET[turned]
     with form.quiet():
         known = cosines if _all_in_play(cosines) else without_deleted(cosines)
         x = with_undivided_rows(form.turned(cast(known, compute_dtype(cosines))))
         m, t = _margin(margin, cosines, form.n, x), checked.temperature
         if labels.labels is None or not form.n:
-            logits = _over(_with_margins(at_target, x, m, labels), t)
-        else:
-            place, moved = _at_label(at_target, x, m, labels)
-            if is_torch(x) and is_known(x) and type(t) is float:  # one array, and no copy of it
-                numbers: Any = x / t
-                logits = numbers.scatter_(-1, cast(place, form.xp.int64), moved / t)
-            else:
-                logits = _over(replaced_along_last(x, place, moved), t)
-        turned = logits if dim == -1 else move_axis(logits, -1, dim)
-        loss = softmax_loss(turned, target, dim=dim, mask=mask, reduction=reduction, **options)
-        return loss, form.restored(logits)
+            return form, _over(_with_margins(at_target, x, m, labels), t)
+        place, moved = _at_label(at_target, x, m, labels)
+        if is_torch(x) and is_known(x) and type(t) is float:  # one array, and no copy of it
+            numbers: Any = x / t
+            return form, numbers.scatter_(-1, cast(place, form.xp.int64), moved / t)
+        return form, _over(replaced_along_last(x, place, moved), t)
+
+
+def _again(x: Array, target: Array, *, margin: float, turned: int, t: float, ignored: int) -> Array:
+    """Return the logits of rows on a device with all of their derivatives."""
+    labels = labelled(target, x, stop_gradient(x), ignored, x.shape[-1])
+    x = cast(without_deleted(x), compute_dtype(x))
+    place, moved = _at_label(AT_TARGET[turned], x, full_like(x, (), margin), labels)
+    return _over(replaced_along_last(x, place, moved), t)
 
 
 def _all_in_play(cosines: Array) -> bool:

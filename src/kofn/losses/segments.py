@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, dtype_name, full_like, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import arange, as_indices, as_numbers
 from kofn.arrays.tracing import at_hand
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
@@ -42,6 +43,7 @@ def segment_topk_loss(
     temperature: float | Array = 1.0,
     mask: Array | None = None,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return `topk_loss` of each segment, with gradient (segment_soft_topk(scores, k) − target)/T.
 
@@ -72,6 +74,8 @@ def segment_topk_loss(
         >>> segment_topk_loss(scores, clicks, segment_ids=np.array([0, 0, 0, 1, 1])).round(4)
         np.float64(0.5709)
     """
+    if others:
+        raise unknown_keyword(segment_topk_loss, others)
     check_reduction(reduction)
     link = table.resolve(link)
     of = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
@@ -101,6 +105,7 @@ def segment_sparse_softmax_loss(
     mask: Array | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −log of `segment_sparse_softmax` at the target of each segment, its chosen entry.
 
@@ -134,6 +139,8 @@ def segment_sparse_softmax_loss(
         >>> loss.round(4)
         array([1.3133, 0.0181])
     """
+    if others:
+        raise unknown_keyword(segment_sparse_softmax_loss, others)
     check_reduction(reduction)
     check_choice("outside", outside, tuple(OUTSIDE))
     support, ignored = check_support(k, p, min_p, None), check_ignored(ignore_index)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import truncated as formulas
 from kofn.kernels.contract import AGAINST, INFINITE, KEPT
+from kofn.losses import at_once
 from kofn.losses import labels as of_labels
 from kofn.losses.fenchel_young import cross_entropy
 from kofn.losses.reduced import of_counted, over_rows, reduced
@@ -24,6 +26,7 @@ from kofn.losses.targets import (
     check_smoothing,
     class_weights,
     labelled,
+    labels_again,
     nan_if_out_of_range,
     prepared,
     weighted,
@@ -58,6 +61,7 @@ def sparse_softmax_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    **others: Never,
 ) -> ArrayT:
     """Return −log of `sparse_softmax` at the target: log Σ_S e^{scores/T} − scores_t/T.
 
@@ -103,6 +107,8 @@ def sparse_softmax_loss(
         >>> sparse_softmax_loss(scores, np.array([0]), kept=([0, 3], [0, 2])).round(4)
         np.float64(0.0486)
     """
+    if others:
+        raise unknown_keyword(sparse_softmax_loss, others)
     if outside is not None:
         check_choice("outside", outside, tuple(OUTSIDE))
     if kept is not None:
@@ -114,22 +120,39 @@ def sparse_softmax_loss(
             at: Any = only.labels
             sets = kept_given(scores, kept, temperature, dim, mask, labels=at.reshape(-1))
             return _of_sets(sets, only, OUTSIDE[outside or "kept"], reduction)
-    checked, labels = prepared(
-        scores, target, temperature, dim, mask, reduction,
-        weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index, spread_one=True,
-        halves=True,
-    )  # fmt: skip
-    of, way = check_support(k, p, min_p, checked.n), OUTSIDE[outside or "against"]
+    given: Any = (scores, target, temperature, dim, mask, reduction)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    way = OUTSIDE[outside or "against"]
+    found: Any = at_once.answer(
+        *given, again=_again, likely=True, sets=(k, p, min_p, way), **options
+    )
+    if found is not None:
+        return found
+    checked, labels = prepared(*given, spread_one=True, halves=True, **options)
+    of = check_support(k, p, min_p, checked.n)
     if way != AGAINST and labels.labels is None:
         raise ValueError(
             f"outside must be 'against' for a target of weights and with label smoothing; got "
             f"{outside!r}"
         )
     with checked.form.quiet():
-        loss: Any = _of_rows(checked, labels, of, way)
-        if loss is not None:
-            return reduced(loss, labels, reduction, unlimited=True)
-        return cross_entropy(truncated.log_weights(checked.wide(), *of), labels, reduction)
+        return _reduced(checked, labels, of, way, reduction)
+
+
+def _reduced(checked: Given, labels: Target, of: Support, way: int, reduction: str) -> Any:
+    loss: Any = _of_rows(checked, labels, of, way)
+    if loss is not None:
+        return reduced(loss, labels, reduction, unlimited=True)
+    return cross_entropy(truncated.log_weights(checked.wide(), *of), labels, reduction)
+
+
+def _again(
+    given: Given, target: Array, *, by_class: Any, k: Any, p: Any, min_p: Any, outside: int,
+    ignored: int, reduction: str,
+) -> Any:  # fmt: skip
+    """Return the loss of rows on a device with all of its derivatives."""
+    labels = labels_again(given, target, by_class, ignored)
+    return _reduced(given, labels, Support(k, p, min_p), outside, reduction)
 
 
 def _of_rows(checked: Given, labels: Target, of: Support, way: int) -> Array | None:

@@ -176,6 +176,15 @@ def labelled(target: Array, scores: Array, x: Array, ignored: int, n: int) -> Ta
     return Target(x, labels=labels, used=used, valid=valid, integers=True)
 
 
+def labels_again(given: Given, target: Array, by_class: Array | None, ignored: int) -> Target:
+    """Return the target of rows on a device whose arguments have been checked."""
+    x: Any = given.scores
+    labels = Target(x.detach(), target)
+    if target.ndim < x.ndim:
+        labels = labelled(target, x, x.detach(), ignored, x.shape[-1])
+    return labels if by_class is None else with_class_weights(labels, by_class)
+
+
 def _check_labels(known: Array, ignored: int, n: int) -> None:
     wrong = (known != ignored) & ((known < 0) | (known >= n))
     if wrong.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, Never
 
 from kofn.adapters import route
 from kofn.arrays import torch as of_torch
@@ -19,6 +19,7 @@ from kofn.arrays.checks import (
 )
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, is_torch, move_axis, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
@@ -39,6 +40,7 @@ def topk_gates(
     mask: Array | None = None,
     bias: Array | None = None,
     normalize: bool = False,
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return (gates, indices): the soft_topk weights and the indices of the k largest scores.
 
@@ -79,6 +81,8 @@ def topk_gates(
         >>> gates.round(3), indices
         (array([0.166, 0.834]), array([2, 1]))
     """
+    if others:
+        raise unknown_keyword(topk_gates, others)
     k = _count(k, normalize)
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 from kofn.adapters import route
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.operations.knapsack import FILL, HARD_KNAPSACK, KNAPSACK, KNAPSACK_VALUE, PRICE
@@ -28,6 +29,7 @@ def soft_knapsack(
     dim: int = -1,
     mask: Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return weights p = F((scores − θ·costs)/temperature), with θ such that Σ costs·p = budget.
 
@@ -78,6 +80,8 @@ def soft_knapsack(
         >>> soft_knapsack(scores, costs, 4, hard=True)
         array([0., 1., 1., 0.])
     """
+    if others:
+        raise unknown_keyword(soft_knapsack, others)
     is_hard = check_flag("hard", hard)
     function = _hard_weights if is_hard else partial(route.answer, KNAPSACK)
     return _of(function, scores, costs, budget, table.resolve(link), temperature, dim, mask, True)
@@ -99,6 +103,7 @@ def soft_knapsack_threshold(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return θ of soft_knapsack, the price of a unit of cost: scores above θ·costs have p > F(0).
 
@@ -125,6 +130,8 @@ def soft_knapsack_threshold(
         >>> soft_knapsack_threshold(scores, costs, 4).round(3)
         np.float64(0.726)
     """
+    if others:
+        raise unknown_keyword(soft_knapsack_threshold, others)
     link = table.resolve(link)
     of = partial(route.answer, PRICE)
     return _of(of, scores, costs, budget, link, temperature, dim, mask)
@@ -139,6 +146,7 @@ def soft_knapsack_value(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return S = min_θ θ·budget + T Σ G((scores − θ·costs)/T), the best value for the budget.
 
@@ -165,6 +173,8 @@ def soft_knapsack_value(
         >>> soft_knapsack_value(scores, costs, 4, temperature=0.01).round(3)
         np.float64(4.507)
     """
+    if others:
+        raise unknown_keyword(soft_knapsack_value, others)
     link = table.resolve(link)
     require_integral(link, scores)
     of = partial(route.answer, KNAPSACK_VALUE)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.operations.logarithms import LOG_WEIGHTS
@@ -21,6 +24,7 @@ def log_soft_topk(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return log p of `soft_topk`; it and its gradient stay finite where p underflows.
 
@@ -52,6 +56,8 @@ def log_soft_topk(
         >>> log_soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([-0.232, -0.536, -0.774, -1.83 ])
     """
+    if others:
+        raise unknown_keyword(log_soft_topk, others)
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.form.quiet():
@@ -65,6 +71,7 @@ def log_entmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return log p of `entmax`: log-softmax for alpha = 1, log of sparsemax for alpha = 2.
 
@@ -86,5 +93,7 @@ def log_entmax(
         >>> log_entmax(np.array([1.0, 0.5, -1.0])).round(3)
         array([-0.395, -1.121,   -inf])
     """
+    if others:
+        raise unknown_keyword(log_entmax, others)
     link = links.entmax(alpha)
     return log_soft_topk(scores, ONE, link=link, temperature=temperature, dim=dim, mask=mask)

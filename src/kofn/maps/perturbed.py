@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Never
 
 from kofn import links
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.links.link import Link
 from kofn.links.table import kinks_of
@@ -37,6 +39,7 @@ def perturbed_argmax(
     dim: int = -1,
     mask: Array | None = None,
     kinks: Sequence[float] = (),
+    **others: Never,
 ) -> ArrayT:
     """Return p_i = Pr(i is the largest of scores + temperature·noise), for independent noise.
 
@@ -82,6 +85,8 @@ def perturbed_argmax(
         >>> perturbed_argmax(np.array([2.0, 1.0, 0.5]), noise="uniform").round(4)
         array([1., 0., 0.])
     """
+    if others:
+        raise unknown_keyword(perturbed_argmax, others)
     link = noise_of(noise)
     ends = kinks_of(link)
     if len(kinks):

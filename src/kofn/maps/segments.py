@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.maps.sparse_softmax import check_support
@@ -20,14 +21,14 @@ from kofn.rows.integral import require_integral
 from kofn.rows.segments.given import segment_given
 
 __all__ = [
-    "segment_entmax",
-    "segment_hard_topk",
     "segment_soft_topk",
-    "segment_soft_topk_sum",
     "segment_soft_topk_threshold",
+    "segment_soft_topk_sum",
     "segment_softmax",
     "segment_sparse_softmax",
     "segment_sparsemax",
+    "segment_entmax",
+    "segment_hard_topk",
 ]
 
 
@@ -43,6 +44,7 @@ def segment_soft_topk(
     temperature: float | Array = 1.0,
     mask: Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return p = F((scores − θ)/temperature) in [0, 1], with θ of a segment such that its Σp = k.
 
@@ -88,10 +90,10 @@ def segment_soft_topk(
         >>> segment_soft_topk(scores, ratio=0.5, segment_ids=np.array([1, 0, 1, 1, 0])).round(3)
         array([0.735, 0.5  , 0.382, 0.883, 0.5  ])
     """
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
+    if others:
+        raise unknown_keyword(segment_soft_topk, others)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, table.resolve(link), temperature, mask, *of)
     with checked.form.quiet():
         if not check_flag("hard", hard):
             return checked.restored(route.answer(WEIGHTS, checked))
@@ -109,6 +111,7 @@ def segment_soft_topk_threshold(
     link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return θ of segment_soft_topk for each segment, in the units of the scores.
 
@@ -132,10 +135,10 @@ def segment_soft_topk_threshold(
         >>> segment_soft_topk_threshold(scores, 1, ptr=np.array([0, 3, 5])).round(3)
         array([3.109, 5.   ])
     """
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, table.resolve(link), temperature, mask, **of)
+    if others:
+        raise unknown_keyword(segment_soft_topk_threshold, others)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, table.resolve(link), temperature, mask, *of)
     with checked.form.quiet():
         return checked.form.per_segment(route.answer(THETA, checked))
 
@@ -151,6 +154,7 @@ def segment_soft_topk_sum(
     link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the smoothed sum of each segment's k largest, S_k = min_θ kθ + T Σ G((scores − θ)/T).
 
@@ -174,11 +178,11 @@ def segment_soft_topk_sum(
         >>> segment_soft_topk_sum(scores, 1, ptr=np.array([0, 3, 5]), temperature=0.01).round(3)
         array([3., 5.])
     """
+    if others:
+        raise unknown_keyword(segment_soft_topk_sum, others)
     link = table.resolve(link)
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, link, temperature, mask, **of)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, link, temperature, mask, *of)
     require_integral(link, checked.scores)
     with checked.form.quiet():
         return checked.form.per_segment(route.answer(VALUE, checked))
@@ -192,6 +196,7 @@ def segment_softmax(
     num_segments: int | None = None,
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return softmax of each segment, p = e^{scores/T}/Σ e^{scores/T}.
 
@@ -210,8 +215,10 @@ def segment_softmax(
         >>> segment_softmax(np.array([2.0, 1.0, 5.0]), segment_ids=np.array([0, 0, 1])).round(3)
         array([0.731, 0.269, 1.   ])
     """
-    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
-    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
+    if others:
+        raise unknown_keyword(segment_softmax, others)
+    of = segment_ids, ptr, num_segments
+    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, *of)
     with checked.form.quiet():
         return checked.restored(route.answer(SOFTMAX, checked))
 
@@ -224,6 +231,7 @@ def segment_sparsemax(
     num_segments: int | None = None,
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return sparsemax of each segment, the projection of its scores/T onto the simplex.
 
@@ -244,6 +252,8 @@ def segment_sparsemax(
         >>> segment_sparsemax(np.array([0.5, 0.0, 2.0, 0.0]), ptr=np.array([0, 2, 4]))
         array([0.75, 0.25, 1.  , 0.  ])
     """
+    if others:
+        raise unknown_keyword(segment_sparsemax, others)
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     return segment_soft_topk(
         scores, 1.0, link=links.linear, temperature=temperature, mask=mask, **of
@@ -261,6 +271,7 @@ def segment_sparse_softmax(
     min_p: float | None = None,
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return `sparse_softmax` of each segment: softmax over a set of its largest scores.
 
@@ -285,9 +296,11 @@ def segment_sparse_softmax(
         >>> segment_sparse_softmax(scores, k=2, p=0.9, ptr=np.array([0, 3, 5])).round(3)
         array([0.731, 0.269, 0.   , 1.   , 0.   ])
     """
+    if others:
+        raise unknown_keyword(segment_sparse_softmax, others)
     support = check_support(k, p, min_p, None)
-    of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
-    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, **of)
+    of = segment_ids, ptr, num_segments
+    checked = segment_given(scores, 1.0, links.exponential, temperature, mask, *of)
     with checked.form.quiet():
         x, over = checked.scores, checked.over
         outside = stop_gradient(x) < over.expand(route.answer(LEAST, checked, settings=support))
@@ -304,6 +317,7 @@ def segment_entmax(
     num_segments: int | None = None,
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return alpha-entmax of each segment: softmax at alpha = 1, sparsemax at 2.
 
@@ -325,6 +339,8 @@ def segment_entmax(
         >>> segment_entmax(np.array([1.0, 0.0, 2.0]), ptr=np.array([0, 2, 3])).round(3)
         array([0.831, 0.169, 1.   ])
     """
+    if others:
+        raise unknown_keyword(segment_entmax, others)
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     return segment_soft_topk(
         scores, 1.0, link=links.entmax(alpha), temperature=temperature, mask=mask, **of
@@ -340,6 +356,7 @@ def segment_hard_topk(
     num_segments: int | None = None,
     ratio: float | None = None,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return ones at the k largest scores of each segment and zeros elsewhere, without a gradient.
 
@@ -360,9 +377,9 @@ def segment_hard_topk(
         >>> segment_hard_topk(scores, ratio=0.5, segment_ids=np.array([0, 0, 0, 0, 1]))
         array([0., 1., 1., 0., 1.])
     """
-    of: dict[str, Any] = dict(
-        segment_ids=segment_ids, ptr=ptr, num_segments=num_segments, ratio=ratio
-    )
-    checked = segment_given(scores, k, links.logistic, 1.0, mask, **of)
+    if others:
+        raise unknown_keyword(segment_hard_topk, others)
+    of = segment_ids, ptr, num_segments, ratio
+    checked = segment_given(scores, k, links.logistic, 1.0, mask, *of)
     with checked.form.quiet():
         return checked.restored(chosen(checked, None))

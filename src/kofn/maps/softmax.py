@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route, short
 from kofn.arrays.checks import check_broadcasts, check_real, check_same_kind
 from kofn.arrays.kinds import Array, cast_like, deleted
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.maps.topk import soft_topk
 from kofn.operations.topk import SOFTMAX
@@ -24,6 +25,7 @@ def softmax(
     dim: int = -1,
     mask: Array | None = None,
     weights: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return softmax, p = w·e^{scores/T}/Σ w·e^{scores/T}, optionally weighted by w.
 
@@ -52,6 +54,8 @@ def softmax(
         >>> softmax(np.zeros(3), weights=np.array([3.0, 1.0, 0.0]))
         array([0.75, 0.25, 0.  ])
     """
+    if others:
+        raise unknown_keyword(softmax, others)
     if mask is None and weights is None:
         known: Any = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim)
         if known is not None:
@@ -69,6 +73,7 @@ def sparsemax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return sparsemax, argmin_p ‖p − scores/T‖² over the simplex.
 
@@ -91,6 +96,8 @@ def sparsemax(
         >>> sparsemax(np.array([1.0, 0.5, -1.0]))
         array([0.75, 0.25, 0.  ])
     """
+    if others:
+        raise unknown_keyword(sparsemax, others)
     return soft_topk(scores, ONE, link="linear", temperature=temperature, dim=dim, mask=mask)
 
 
@@ -101,6 +108,7 @@ def entmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return α-entmax, argmax_p ⟨p, scores/T⟩ + H_α(p) over the simplex.
 
@@ -126,6 +134,8 @@ def entmax(
         >>> entmax(np.array([1.0, 0.5, -1.0])).round(3)
         array([0.674, 0.326, 0.   ])
     """
+    if others:
+        raise unknown_keyword(entmax, others)
     link = links.entmax(alpha)
     return soft_topk(scores, ONE, link=link, temperature=temperature, dim=dim, mask=mask)
 

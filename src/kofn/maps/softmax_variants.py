@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from kofn import links
 from kofn.arrays.checks import check_integer
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.maps import taylor
 from kofn.maps.taylor_zeros import MOST
@@ -20,6 +23,7 @@ def taylor_softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return p = f(scores/T)/Σ f(scores/T), f(z) = 1 + z + z²/2! + … + z^order/order!.
 
@@ -50,6 +54,8 @@ def taylor_softmax(
         >>> taylor_softmax(np.array([0.0, -1.0, -5.0])).round(3)  # not monotone below −1
         array([0.1 , 0.05, 0.85])
     """
+    if others:
+        raise unknown_keyword(taylor_softmax, others)
     allowed = f"an even integer from 2 to {MOST}"
     order = check_integer("order", order, allowed)
     if order % 2:

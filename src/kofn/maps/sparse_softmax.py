@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.checks import check_integer, check_number, shown
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.operations.topk import SOFTMAX
 from kofn.operations.truncated import SPARSE, TRUNCATED, is_of_several
@@ -27,6 +28,7 @@ def sparse_softmax(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return softmax over a set S of each row's scores, e^{scores/T}/Σ_S e^{scores/T}; 0 outside.
 
@@ -79,6 +81,8 @@ def sparse_softmax(
         >>> sparse_softmax(scores, kept=([0, 3], [0, 2])).round(3)
         array([0.953, 0.   , 0.   , 0.047])
     """
+    if others:
+        raise unknown_keyword(sparse_softmax, others)
     if kept is not None:
         check_alone(k, p, min_p)
         sets = kept_given(scores, kept, temperature, dim, mask)

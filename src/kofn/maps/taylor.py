@@ -78,7 +78,7 @@ def _factor(z: Array, zero: tuple[float, float]) -> tuple[Array, Array]:
 
 
 def _slopes(
-    _: Any, given: Given, cotangent: Tensor, p: Tensor, order: int
+    _: object, given: Given, cotangent: Tensor, p: Tensor, order: int
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores and the temperature, with f′/f = Σ 2(z − a)/factor."""
     slope: Any = None

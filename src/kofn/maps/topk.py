@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route, short
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.maps.integers import hard_of_integers, has_integers
@@ -29,6 +30,7 @@ def soft_topk(
     dim: int = -1,
     mask: Array | None = None,
     hard: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return weights p = F((scores − θ)/temperature) in [0, 1], with θ such that Σp = k.
 
@@ -78,6 +80,8 @@ def soft_topk(
         >>> soft_topk(np.ones(4) + additive, 3, mask=additive > -1)
         array([1., 1., 0., 0.])
     """
+    if others:
+        raise unknown_keyword(soft_topk, others)
     if mask is None and type(hard) is bool:
         operation = HARD_WEIGHTS if hard else WEIGHTS
         known: Any = short.answer(operation, scores, k, link, temperature, dim)
@@ -99,6 +103,7 @@ def soft_topk_threshold(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return θ of soft_topk: scores above θ have weights above F(0), those below less.
 
@@ -135,6 +140,8 @@ def soft_topk_threshold(
         >>> round(float(np.quantile(x, 0.9)), 2)
         1.28
     """
+    if others:
+        raise unknown_keyword(soft_topk_threshold, others)
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     with checked.form.quiet():
@@ -149,6 +156,7 @@ def soft_topk_sum(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the smoothed sum of the k largest, S_k = min_θ kθ + T Σ G((scores − θ)/T), G = ∫F.
 
@@ -176,6 +184,8 @@ def soft_topk_sum(
         >>> soft_topk_sum(np.array([3.0, 2.0, -1.0]), 2, temperature=0.01).round(3)
         np.float64(5.0)
     """
+    if others:
+        raise unknown_keyword(soft_topk_sum, others)
     link = table.resolve(link)
     require_integral(link, scores)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask)
@@ -184,7 +194,7 @@ def soft_topk_sum(
 
 
 def hard_topk(
-    scores: ArrayT, k: float | Array, *, dim: int = -1, mask: Array | None = None
+    scores: ArrayT, k: float | Array, *, dim: int = -1, mask: Array | None = None, **others: Never
 ) -> ArrayT:
     """Return ones at the k largest scores and zeros elsewhere, without a gradient.
 
@@ -210,6 +220,8 @@ def hard_topk(
         >>> hard_topk(np.array([3, 2, 1, 4]), 2)
         array([1., 0., 0., 1.])
     """
+    if others:
+        raise unknown_keyword(hard_topk, others)
     if has_integers(scores):
         return hard_of_integers(scores, k, dim, mask)
     checked = given_for_kernels(scores, k, links.logistic, 1.0, dim, mask, halves=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.links.vocabulary import Real, expm1, log_of_any, raised, where
 from kofn.metrics.sums import Sum, answer
@@ -89,7 +90,7 @@ def _numbers(alpha: float) -> tuple[float, float, float]:
 
 
 def tsallis_entropy(
-    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
+    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None, **others: Never
 ) -> ArrayT:
     """Return Σ(p − p^α)/(α − 1), the Tsallis entropy for Σp = 1; `entropy` for α = 1.
 
@@ -117,6 +118,8 @@ def tsallis_entropy(
         >>> [round(float(metrics.tsallis_entropy(p, alpha)), 4) for alpha in (0, 1, 2)]
         [3.0, 1.3863, 0.75]
     """
+    if others:
+        raise unknown_keyword(tsallis_entropy, others)
     alpha = check_number("alpha", alpha, low=0.0, allowed="a finite number ≥ 0", arrays=False)
     p, form = masked_weights(weights, dim, mask)
     with form.quiet():
@@ -124,7 +127,7 @@ def tsallis_entropy(
 
 
 def renyi_entropy(
-    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None
+    weights: ArrayT, alpha: float, *, dim: int = -1, mask: Array | None = None, **others: Never
 ) -> ArrayT:
     """Return ln(Σp^α/Σp)/(1 − α), the Rényi entropy for Σp = 1; `entropy` for α = 1.
 
@@ -152,6 +155,8 @@ def renyi_entropy(
         >>> [round(float(metrics.renyi_entropy(p, alpha)), 4) for alpha in (0, 1, 2, np.inf)]
         [1.0986, 1.0397, 0.9808, 0.6931]
     """
+    if others:
+        raise unknown_keyword(renyi_entropy, others)
     allowed = "a number ≥ 0, or infinity"
     infinite = isinstance(alpha, (float, np.floating)) and alpha == math.inf
     alpha = HUGE if infinite else check_number("alpha", alpha, low=0, allowed=allowed, arrays=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from kofn.adapters.theta import theta_of
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice
 from kofn.arrays.flow import repeat
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import take_along_last, top_indices
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.formulas import answers
@@ -27,6 +28,7 @@ def jacobian_norm(
     norm: Literal["l2", "l1"] = "l2",
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return ‖J‖ of soft_topk, J = ∂p/∂(scores/T) = diag(w) − wwᵀ/W, w = F′, W = Σw.
 
@@ -55,6 +57,8 @@ def jacobian_norm(
         >>> metrics.jacobian_norm(pair, 1, link="exponential"), metrics.jacobian_norm(pair, 1)
         (np.float64(0.5), np.float64(0.25))
     """
+    if others:
+        raise unknown_keyword(jacobian_norm, others)
     check_choice("norm", norm, ("l1", "l2"))
     link = table.resolve(link).map_alpha(stop_gradient)
     checked = given(stop_gradient(scores), k, link, temperature, dim, mask)

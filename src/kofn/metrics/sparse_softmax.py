@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.formulas import truncated as formulas
 from kofn.maps.sparse_softmax import check_alone, check_support
@@ -29,6 +30,7 @@ def sparse_softmax_entropy(
     temperature: float | Array = 1.0,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return −Σ q·log q of q = sparse_softmax(scores), without an array of these weights.
 
@@ -54,6 +56,8 @@ def sparse_softmax_entropy(
         >>> metrics.sparse_softmax_entropy(scores, kept=([0, 3], [0, 2])).round(4)
         np.float64(0.1909)
     """
+    if others:
+        raise unknown_keyword(sparse_softmax_entropy, others)
     if kept is not None:
         check_alone(k, p, min_p)
         sets = kept_given(scores, kept, temperature, dim, mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
@@ -21,6 +21,7 @@ from kofn.arrays.kinds import (
     is_jit_tracing,
     most_precise_dtype,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.tracing import is_compiling
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
@@ -39,6 +40,7 @@ def temperature_for(
     per_row: bool = False,
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the largest T at which soft_topk(scores, k, temperature=T) is no softer than wanted.
 
@@ -87,6 +89,8 @@ def temperature_for(
         >>> temperature_for(scores[0], 2, link="linear", gap=0.0).round(6)
         np.float64(0.5)
     """
+    if others:
+        raise unknown_keyword(temperature_for, others)
     if (support is None) == (gap is None):
         both = "both" if support is not None else "neither"
         raise TypeError(f"give either support= or gap=, the softness of the choice; got {both}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.adapters import route
-from kofn.arrays.flow import repeat
+from kofn.arrays.flow import namespace_like, repeat
 from kofn.arrays.kinds import Array, cast, dtype_name, namespace
 from kofn.arrays.operations import divided_as, greatest
 from kofn.operations.topk import WEIGHTS
@@ -20,11 +20,12 @@ ROUNDS = {"float32": 36, "float64": 58}
 """Down to a rounding of log T: its ends are at most 140 + 2·`room` apart."""
 
 
-def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Array) -> Array:
+def _halved(softness: Softness, per_row: bool, what: Given, target: Array) -> Array:
     """Return T by bisection in log T: the end of the bracket that is no softer than the target."""
-    xp = namespace(what.scores)
+    xp = namespace_like(what.scores)
     x = what.scores
     what, target = what._replace(k=divided_as(what.k, x)), divided_as(target, x)
+    weights, softness_of = route.again(WEIGHTS, x, what.k, what.link), softness(what)
     counted = None if per_row else playing(what)
     finite = ~xp.isinf(x)
     some = xp.any(finite, axis=-1)
@@ -47,7 +48,7 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
         place = search.rounds
         middle = search.low + (search.high - search.low) / 2
         at = xp.where(place == 0, start, xp.where(place == 1, end, middle))
-        soft = softness(what, xp.exp(at))
+        soft = softness_of(weights(x, xp.exp(at)))
         soft = soft if counted is None else mean_of(soft, counted)
         inside, over = place > 1, soft > target
         return _Search(
@@ -65,6 +66,10 @@ def _halved(softness: Callable[..., Any], per_row: bool, what: Given, target: Ar
     return xp.where(xp.isnan(bracket.cold) | xp.isnan(target), math.nan, t)
 
 
+Softness = Callable[[Given], Callable[[Array], Array]]
+"""Of rows, how soft weights of theirs are, per row."""
+
+
 class _Search(NamedTuple):
     """The state of the search: a bracket of log T, and the softness at its first ends."""
 
@@ -75,29 +80,28 @@ class _Search(NamedTuple):
     rounds: Array
 
 
-def _weights(what: Given, temperature: Array) -> Array:
-    return route.answer(WEIGHTS, given_again(what.scores, what.k, temperature, what.link))
+def _support(what: Given) -> Callable[[Array], Array]:
+    """Return the effective number of entries as a function of weights."""
+    xp = namespace_like(what.scores)
+
+    def support(p: Array) -> Array:
+        total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
+        return total * total / xp.where(squares == 0, 1.0, squares)
+
+    return support
 
 
-def _support(what: Given, temperature: Array) -> Array:
-    p = _weights(what, temperature)
-    xp = namespace(p)
-    total, squares = xp.sum(p, axis=-1), xp.sum(p * p, axis=-1)
-    return total * total / xp.where(squares == 0, 1.0, squares)
+def _hard_gap(what: Given) -> Callable[[Array], Array]:
+    """Return ‖p − hard‖₁ as a function of weights p."""
+    xp, one = namespace_like(what.scores), namespace(what.k).ones_like(what.k)
+    chosen = route.hard(given_again(what.scores, what.k, one, links.logistic), what.k)
 
+    def gap(p: Array) -> Array:
+        over = p - chosen  # twice its positive part, so that nothing cancels
+        # A rounding of θ must not count as soft where 0 is the target.
+        return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
 
-def _hard_gap(what: Given, temperature: Array) -> Array:
-    """Return ‖p − hard‖₁ as twice the positive part of p − hard, so that nothing cancels."""
-    p = _weights(what, temperature)
-    xp = namespace(p)
-    over = p - _chosen(what)
-    # A rounding of θ must not count as soft where 0 is the target.
-    return 2 * xp.sum(xp.where(over > float(xp.finfo(p.dtype).eps), over, 0.0), axis=-1)
-
-
-def _chosen(what: Given) -> Array:
-    one = namespace(what.k).ones_like(what.k)
-    return route.hard(given_again(what.scores, what.k, one, links.logistic), what.k)
+    return gap
 
 
 def playing(what: Given) -> Array:

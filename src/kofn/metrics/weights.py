@@ -6,11 +6,12 @@ They accept weights of any map and return one number per row.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_number, check_same_kind, check_scores
 from kofn.arrays.kinds import Array, adopt, cast, epsilon, namespace, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import cumulative_min, take_along_last, top_indices
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
@@ -30,7 +31,12 @@ __all__ = [
 
 
 def support_size(
-    weights: ArrayT, *, above: float = 0.0, dim: int = -1, mask: Array | None = None
+    weights: ArrayT,
+    *,
+    above: float = 0.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return the number of entries with p > above.
 
@@ -55,6 +61,8 @@ def support_size(
         >>> metrics.support_size(entmax(np.array([[1.0, 0.5, -1.0], [3.0, 0.0, 0.0]])))
         array([2., 1.])
     """
+    if others:
+        raise unknown_keyword(support_size, others)
     level = check_number("above", above, low=0.0, allowed="a finite number ≥ 0", arrays=False)
     p, form = masked_weights(weights, dim, mask)
     with form.quiet():
@@ -62,7 +70,9 @@ def support_size(
         return xp.sum(cast(p > level, p.dtype), axis=-1) + _nan_of(p)
 
 
-def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
+def sparsity(
+    weights: ArrayT, *, dim: int = -1, mask: Array | None = None, **others: Never
+) -> ArrayT:
     """Return the share of the available entries whose weight is exactly 0.
 
     Args:
@@ -80,6 +90,8 @@ def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Ar
         >>> metrics.sparsity(sparsemax(np.array([1.0, 0.5, -1.0, -2.0])))
         np.float64(0.5)
     """
+    if others:
+        raise unknown_keyword(sparsity, others)
     p, playing, form = weights_in_play(weights, dim, mask)
     with form.quiet():
         xp = form.xp
@@ -87,7 +99,9 @@ def sparsity(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Ar
         return zeros / xp.sum(cast(playing, p.dtype), axis=-1) + _nan_of(p)
 
 
-def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
+def effective_support(
+    weights: ArrayT, *, dim: int = -1, mask: Array | None = None, **others: Never
+) -> ArrayT:
     """Return (Σp)²/Σp², the effective number of entries: k for a hard choice, n for equal weights.
 
     m equal weights and zeros have an effective support of m; small weights count little, so that
@@ -114,6 +128,8 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
         ...     for t in (0.1, 1.0, 10.0)]
         [2.15, 3.31, 3.99]
     """
+    if others:
+        raise unknown_keyword(effective_support, others)
     p, form = masked_weights(weights, dim, mask)
     with form.quiet():
         xp = form.xp
@@ -124,7 +140,9 @@ def effective_support(weights: ArrayT, *, dim: int = -1, mask: Array | None = No
         return total * total / xp.where(squares == 0, 1.0, squares)
 
 
-def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> ArrayT:
+def entropy(
+    weights: ArrayT, *, dim: int = -1, mask: Array | None = None, **others: Never
+) -> ArrayT:
     """Return −Σ p·ln p in nats: 0 where every weight is 0 or 1; for k = 1, Shannon's entropy.
 
     `tsallis_entropy` and `renyi_entropy` are its relatives with powers.
@@ -145,6 +163,8 @@ def entropy(weights: ArrayT, *, dim: int = -1, mask: Array | None = None) -> Arr
         >>> metrics.entropy(softmax(np.zeros(4))).round(4)  # ln 4
         np.float64(1.3863)
     """
+    if others:
+        raise unknown_keyword(entropy, others)
     p, form = masked_weights(weights, dim, mask)
     with form.quiet():
         return answer(ENTROPY, p)
@@ -157,6 +177,7 @@ def hard_gap(
     norm: Literal["l1", "linf"] = "l1",
     dim: int = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return ‖p − hard_topk‖, the distance of the weights from the nearest hard choice.
 
@@ -185,6 +206,8 @@ def hard_gap(
         >>> [metrics.hard_gap(weights, 2, norm=norm).round(3) for norm in ("l1", "linf")]
         [np.float64(1.243), np.float64(0.461)]
     """
+    if others:
+        raise unknown_keyword(hard_gap, others)
     check_choice("norm", norm, ("l1", "linf"))
     p, form = masked_weights(weights, dim, mask)
     hard = hard_topk(weights, k, dim=dim, mask=mask)
@@ -199,7 +222,7 @@ def hard_gap(
 
 
 def order_violations(
-    scores: ArrayT, weights: Array, *, dim: int = -1, mask: Array | None = None
+    scores: ArrayT, weights: Array, *, dim: int = -1, mask: Array | None = None, **others: Never
 ) -> ArrayT:
     """Count entries with a larger weight than an entry with a score at least as large.
 
@@ -223,6 +246,8 @@ def order_violations(
         >>> metrics.order_violations(scores, np.array([0.5, 0.6, 0.7, 0.2]))
         np.float64(2.0)
     """
+    if others:
+        raise unknown_keyword(order_violations, others)
     check_scores(scores)
     weights = adopt(check_same_kind("weights", weights, scores), scores)
     p, playing, form = weights_in_play(weights, dim, mask)

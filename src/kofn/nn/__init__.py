@@ -11,7 +11,8 @@ except ImportError as error:
         "have the functions of kofn, which its modules call: docs/guides shows them"
     ) from error
 
-from kofn.arrays.names import answer_for_keywords, answer_for_others
+from kofn.arrays.keywords_of_classes import answer_for_keywords
+from kofn.arrays.names import answer_for_others
 from kofn.nn.attention.attention import SparseAttention
 from kofn.nn.attention.flex import sparse_flex_attention
 from kofn.nn.attention.function import sparse_attention

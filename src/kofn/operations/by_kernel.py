@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def weights_by_kernel(
     if lost:
         where, rows, solution = finish(given, theta)
         with quiet_for("numpy"):
-            in_memory(p)[where] = answers.weights(rows, found=solution)
+            put(p, where, answers.weights(rows, found=solution))
     return p, theta
 
 
@@ -73,7 +74,8 @@ def finish(given: Given, theta: Array) -> tuple[np.ndarray, Rows, Any]:
         solution, high, low = _solved(rows)
         finite = np.isfinite(high)
         first = np.where(finite, np.clip(high, info.min, info.max), high).astype(info.dtype)
-        pair[:, lost] = first, np.where(finite, (high - first) + low, 0.0)
+        rest = np.where(finite, (high - first) + low, 0.0)
+        put(theta, (slice(None), lost), np.stack((first, rest)))
     return lost, rows, solution
 
 
@@ -101,5 +103,15 @@ def part(given: Given, where: np.ndarray) -> Given:
 
 
 def in_memory(array: Array) -> np.ndarray:
-    """Return a NumPy array that shares the memory, but for a view with the other sign."""
+    """Return a NumPy array to read: of a device's memory, for one, it is a copy."""
     return array.numpy(force=True) if is_torch(array) else np.asarray(array)
+
+
+def put(answer: Any, where: Any, values: np.ndarray) -> None:
+    """Write what array code has found of some rows, wherever the memory of the answer is."""
+    if is_torch(answer):
+        as_tensor = sys.modules["torch"].as_tensor
+        device, parts = answer.device, where if type(where) is tuple else (where,)
+        where = tuple(as_tensor(p, device=device) if hasattr(p, "dtype") else p for p in parts)
+        values = as_tensor(values, dtype=answer.dtype, device=device)
+    answer[where] = values

@@ -31,7 +31,7 @@ def closed(
         theta = theta_of(rows, over)
         return reference(rows, *constants, over=over, found=theta), *theta
 
-    def back(_: Any, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:
+    def back(_: object, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:
         *constants, hi, lo = known
         return in_rows(cotangent, rows_of(given), (hi, lo), in_z, constants, given.over)
 

@@ -17,7 +17,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
 from kofn.formulas import answers, implicit, knapsack_choice
-from kofn.operations.by_kernel import finish, in_memory, part
+from kofn.operations.by_kernel import finish, in_memory, part, put
 from kofn.operations.makers import with_back
 from kofn.operations.operation import Operation
 from kofn.operations.price import price_of
@@ -46,14 +46,14 @@ def _finished(answer: Array, given: Given, theta: Array, function: Any) -> None:
     """Answer rows without θ, which may need more digits of it, by the array code."""
     where, rows, solution = finish(given, in_memory(theta).copy())
     with np.errstate(all="ignore"):
-        in_memory(answer)[where] = function(rows, found=solution)
+        put(answer, where, function(rows, found=solution))
 
 
 def _mend(answer: Array, where: np.ndarray, given: Given, function: Any) -> None:
     """Answer some rows by the array code."""
     if where.any():
         with np.errstate(all="ignore"):
-            in_memory(answer)[where] = function(part(given, where))
+            put(answer, where, function(part(given, where)))
 
 
 def _fill(backend: Backend, given: Given) -> Array:
@@ -170,7 +170,7 @@ def _theta_again(some: Given) -> Array:
 
 
 def _price_back(
-    _: Any, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
+    _: object, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
@@ -231,7 +231,7 @@ def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, .
 
 
 def _value_back(
-    _: Any,
+    _: object,
     given: Given[Tensor],
     cotangent: Tensor,
     weights: Tensor,

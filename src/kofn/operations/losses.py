@@ -17,7 +17,7 @@ from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.links.link import Link
-from kofn.operations.by_kernel import in_memory, weights_by_kernel
+from kofn.operations.by_kernel import in_memory, put, weights_by_kernel
 from kofn.operations.closed import closed
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Backend = kernels.RowKernels
+IN_CACHE = 1 << 18
+"""Entries of a float32 product that is rounded to 16 bits."""
 
 
 def _by_kernel(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:
@@ -78,14 +80,13 @@ def _by_parts(
     known, own = weights_by_kernel(backend, given), (given.scores, target, *given[1:4])
     losses, residual, lost, *in_alpha = backend.losses(*own, likely, known=known, **wanted)
     if lost:
-        each = in_memory(losses)[0]
-        where = np.isnan(each)
+        where = np.isnan(in_memory(losses)[0])
         x, k, temperature = (in_memory(array)[where] for array in given.per_row()[:3])
         with np.errstate(all="ignore"):
             link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
             rows = rows_of(Given(x, k, temperature, link))
             theta = tuple(one[where] for one in in_memory(known[1]))
-            each[where] = answers.loss(rows, in_memory(target)[where], found=theta)
+            put(losses[0], where, answers.loss(rows, in_memory(target)[where], found=theta))
     return losses, residual, *in_alpha
 
 
@@ -106,33 +107,35 @@ def from_labels(x: Any, labels: Any, residual: Any) -> Any:
 
 
 def pulled_back(
-    _: Any, given: Given, cotangent: Array, residual: Tensor, lever: Array | None, dtype: Any
+    _: object, given: Given, cotangent: Array, residual: Tensor, lever: Array | None, dtype: Any
 ) -> tuple[Array, Array | None]:
     """Return the cotangents of the scores, and of a temperature per row."""
     temperature = given.temperature
     number = type(temperature) is float
     each = cotangent if number and temperature == 1 else cotangent / temperature
     in_t = None if lever is None or number else -each * lever
-    return _scaled(given.over.expand(each), residual, dtype), in_t
+    return scaled(given.over.expand(each), residual, dtype), in_t
 
 
-def _scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
-    """Return p − t times one number of each row of tensors, (…, 1), in this dtype.
+def scaled(each: Any, residual: Tensor, dtype: Any) -> Any:
+    """Return p − t times one number of each row of tensors, (…, 1), or of all, in this dtype.
 
-    A float32 product of whole tensors would take twice the memory of the answer.
+    A float32 product of whole tensors takes twice the memory of the answer, and leaves the cache.
     """
-    if residual.dtype == dtype:
-        return each * residual
+    most = IN_CACHE if residual.is_cpu else AT_ONCE
+    if residual.dtype == dtype or residual.numel() <= most:
+        return (each * residual).to(dtype)
     n, slopes = residual.shape[-1], residual.new_empty(residual.shape, dtype=dtype)
-    whole = (slopes.view(-1, n), residual.view(-1, n), each.reshape(-1, 1))
-    for into, some, by in zip(*(one.split(max(1, AT_ONCE // n)) for one in whole), strict=True):
-        for part, entries in zip(into.split(AT_ONCE, -1), some.split(AT_ONCE, -1), strict=True):
+    each = each.reshape(-1, 1).expand(slopes.numel() // n, 1)
+    whole = (slopes.view(-1, n), residual.view(-1, n), each)
+    for into, some, by in zip(*(one.split(max(1, most // n)) for one in whole), strict=True):
+        for part, entries in zip(into.split(most, -1), some.split(most, -1), strict=True):
             part.copy_(entries * by)
     return slopes
 
 
 def _onward(
-    _: Any, given: Given, cotangent: Array, residual: Array, target: Array, lever: Array,
+    _: object, given: Given, cotangent: Array, residual: Array, target: Array, lever: Array,
     likely: int,
 ) -> Array:  # fmt: skip
     """Return the cotangent of the scores for one of p − t, from which p and its slope are known."""

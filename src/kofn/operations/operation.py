@@ -153,6 +153,10 @@ class Operation:
     rows, *arrays, found=, over=, …), with the kept arrays by name. One of them may be a function
     that returns it.
     """
+    bends: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    """Formulas of tangents of x, k and t, of which some may be None: the tangent of the answer,
+    (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
+    """
     sloped: Callable[..., Any] | None = None
     """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, kept arrays), by one
     round of sums; without `at_theta`, `found` is None.

@@ -41,7 +41,7 @@ def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
         yield at, block[:, :n], [e if type(e) is float else e[at : at + step] for e in numbers]
 
 
-def _rest(_: Any, given: Given, entries: Tensor, base: Tensor) -> Tensor:
+def _rest(_: object, given: Given, entries: Tensor, base: Tensor) -> Tensor:
     found = base.new_empty(base.shape)
     flat = found.view(-1, 1)
     for at, x, (own, t) in _blocks(given, entries, base, given.temperature):
@@ -55,7 +55,7 @@ def _rest(_: Any, given: Given, entries: Tensor, base: Tensor) -> Tensor:
 
 
 def _rest_back(
-    _: Any, given: Given, cotangent: Tensor, entries: Tensor, base: Tensor, rest: Tensor
+    _: object, given: Given, cotangent: Tensor, entries: Tensor, base: Tensor, rest: Tensor
 ) -> tuple[Tensor, Tensor]:
     x: Any = given.scores
     slopes, t = x.new_empty(x.shape), given.temperature

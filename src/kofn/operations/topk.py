@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kofn import kernels
 from kofn.arrays.kinds import Array, deleted, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
-from kofn.formulas import answers, implicit, pullbacks, sloped
+from kofn.formulas import answers, bends, implicit, pullbacks, sloped
 from kofn.operations.by_kernel import threshold_of, weights_by_kernel
 from kofn.operations.makers import AROUND_THETA, with_back
 from kofn.operations.operation import Operation
@@ -39,6 +39,7 @@ WEIGHTS = with_back(
     back=_weights_back,
     of_back={"xla": lambda: ["cotangents"], "ready": "gradients"},
     pullback=pullbacks.of_weights,
+    bends=(bends.weights, bends.of_weights),
     xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
     ready="weights",
@@ -87,15 +88,17 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _theta_back(
-    backend: Any, given: Given, cotangent: Tensor, theta: Tensor
+    backend: object, given: Given, cotangent: Tensor, theta: Tensor
 ) -> tuple[Array, Array]:
-    """Pull back by array code; 0 for one number.
+    """Pull back by array code; 0 for one number. On a device a kernel does but for capped links.
 
     On a CPU some rows at a time, so that their entries stay in its caches, as float32 if they are
     of half precision.
     """
     x: Any
     x, k, temperature, link = given[:4]
+    if not x.is_cpu and link.capped is False:
+        return backend.threshold_gradients(x, cotangent, theta, *given[1:4])  # type: ignore[no-any-return]
     n, batch = x.shape[-1], given.batch
     each, x = cotangent.reshape(-1), x.reshape(-1, n)
     high, low = theta.reshape(2, -1)
@@ -106,9 +109,7 @@ def _theta_back(
         some = slice(start, start + step)
         of_k, t = (a if type(a) is float else a.reshape(-1)[some] for a in (k, temperature))
         rows, pair = Given(x[some], of_k, t, link), (high[some], low[some])
-        usual = pullbacks.of_usual_thresholds if x.is_cpu else pullbacks.of_wide_thresholds
-        some_way = x.is_cpu or link.capped is False
-        slopes = usual(each[some], rows, pair) if some_way else None
+        slopes = pullbacks.of_usual_thresholds(each[some], rows, pair) if x.is_cpu else None
         slopes = slopes or pullbacks.of_thresholds(each[some], rows_of(rows), pair)
         in_x[some], in_rows[0, some] = slopes[:2]
         if type(temperature) is not float:

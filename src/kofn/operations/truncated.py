@@ -135,7 +135,7 @@ def _loss_back(
 
 
 def _loss_onward(
-    _: Any,
+    _: object,
     given: Given,
     cotangent: Array,
     residual: Array,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Never
 
 from kofn.arrays.kinds import Array, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
 from kofn.maps.topk import hard_topk
 from kofn.projections.simplex import on_simplex
@@ -13,7 +15,9 @@ from kofn.projections.vectors import along, vectors
 __all__ = ["projection_l1_ball", "projection_sparse_vector"]
 
 
-def projection_l1_ball(x: ArrayT, scale: float | Array = 1.0, *, dim: int | None = -1) -> ArrayT:
+def projection_l1_ball(
+    x: ArrayT, scale: float | Array = 1.0, *, dim: int | None = -1, **others: Never
+) -> ArrayT:
     """Return argmin_p ‖p − x‖² for Σ|p| ≤ scale.
 
     A vector inside the ball stays as it is. Outside, its magnitudes are projected onto the simplex:
@@ -37,6 +41,8 @@ def projection_l1_ball(x: ArrayT, scale: float | Array = 1.0, *, dim: int | None
         array([[ 0.75, -0.25,  0.  ],
                [ 0.5 , -0.25,  0.  ]])
     """
+    if others:
+        raise unknown_keyword(projection_l1_ball, others)
     given = vectors(x, dim)
     rows, xp = given.rows, given.form.xp
     size = along(given.per_vector("scale", scale, positive=True))
@@ -46,7 +52,9 @@ def projection_l1_ball(x: ArrayT, scale: float | Array = 1.0, *, dim: int | None
         return given.restored(xp.where(inside, rows, sign * on_simplex(given, sizes, scale)))
 
 
-def projection_sparse_vector(x: ArrayT, k: int | Array, *, dim: int | None = -1) -> ArrayT:
+def projection_sparse_vector(
+    x: ArrayT, k: int | Array, *, dim: int | None = -1, **others: Never
+) -> ArrayT:
     """Return argmin_p ‖p − x‖² for at most k entries of p other than 0: the k largest by magnitude.
 
     Args:
@@ -69,6 +77,8 @@ def projection_sparse_vector(x: ArrayT, k: int | Array, *, dim: int | None = -1)
         >>> projection_sparse_vector(np.array([0.5, -2.0, 1.0, -0.25]), 2)
         array([ 0., -2.,  1.,  0.])
     """
+    if others:
+        raise unknown_keyword(projection_sparse_vector, others)
     given = vectors(x, dim)
     rows, xp = given.rows, given.form.xp
     kept = hard_topk(xp.abs(rows), given.count(k))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     divided_as,
     in_parts,
@@ -54,6 +55,7 @@ def projection_box_section(
     c: float | Array,
     *,
     dim: int | None = -1,
+    **others: Never,
 ) -> ArrayT:
     """Return argmin_p ‖p − x‖² for lower ≤ p ≤ upper and Σwp = c.
 
@@ -85,6 +87,8 @@ def projection_box_section(
         >>> projection_box_section(x, 0.0, np.array([1.0, 2.0, 2.0]), 1.0, 2.0)
         array([1., 1., 0.])
     """
+    if others:
+        raise unknown_keyword(projection_box_section, others)
     refuse("projections.projection_box_section")
     given = vectors(x, dim)
     bounds = (
@@ -94,8 +98,8 @@ def projection_box_section(
     total: Any = given.per_vector("c", c, positive=False)
     total = full_like(given.rows, given.batch, total) if isinstance(total, float) else total
     rows = with_undivided_rows(given.rows)
-    others = *bounds, given.per_entry("w", w), total
-    section = Section(rows, *(divided_as(each, rows) for each in others))
+    numbers = *bounds, given.per_entry("w", w), total
+    section = Section(rows, *(divided_as(each, rows) for each in numbers))
     with given.form.quiet():
         return given.restored(_projected(_scaled(section)))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, framework, full_like
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import power_of_two
 from kofn.arrays.typing import ArrayT
 from kofn.maps.softmax import sparsemax
@@ -19,7 +21,12 @@ USUAL = 1e-20, 1e20
 
 
 def projection_simplex(
-    x: ArrayT, scale: float | Array = 1.0, *, dim: int | None = -1, mask: Array | None = None
+    x: ArrayT,
+    scale: float | Array = 1.0,
+    *,
+    dim: int | None = -1,
+    mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return argmin_p ‖p − x‖² for p ≥ 0, Σp = scale.
 
@@ -50,13 +57,15 @@ def projection_simplex(
         >>> projection_simplex(np.array([2.5, 3.0, -1.0]), 2.0)
         array([0.75, 1.25, 0.  ])
     """
+    if others:
+        raise unknown_keyword(projection_simplex, others)
     given = vectors(x, dim)
     with given.form.quiet():
         return given.restored(on_simplex(given, given.rows, scale, given.mask(mask)))
 
 
 def projection_capped_simplex(
-    x: ArrayT, k: float | Array, *, dim: int | None = -1, mask: Array | None = None
+    x: ArrayT, k: float | Array, *, dim: int | None = -1, mask: Array | None = None, **others: Never
 ) -> ArrayT:
     """Return argmin_p ‖p − x‖² for 0 ≤ p ≤ 1, Σp = k.
 
@@ -81,6 +90,8 @@ def projection_capped_simplex(
         >>> projection_capped_simplex(np.array([2.0, 0.5, 0.25, -1.0]), 2)
         array([1.   , 0.625, 0.375, 0.   ])
     """
+    if others:
+        raise unknown_keyword(projection_capped_simplex, others)
     given = vectors(x, dim)
     total = k if framework(k) is None else given.per_vector("k", k, positive=False)
     return given.restored(soft_topk(given.rows, total, link="linear", mask=given.mask(mask)))
@@ -93,6 +104,7 @@ def projection_sparse_simplex(
     *,
     dim: int | None = -1,
     mask: Array | None = None,
+    **others: Never,
 ) -> ArrayT:
     """Return argmin_p ‖p − x‖² for p ≥ 0, Σp = scale, and at most k entries other than 0.
 
@@ -118,6 +130,8 @@ def projection_sparse_simplex(
         >>> projection_sparse_simplex(np.array([0.5, 0.4, 0.3, 0.3]), 2)
         array([0.55, 0.45, 0.  , 0.  ])
     """
+    if others:
+        raise unknown_keyword(projection_sparse_simplex, others)
     given = vectors(x, dim)
     chosen, xp = hard_topk(given.rows, given.count(k), mask=given.mask(mask)), given.form.xp
     with given.form.quiet():

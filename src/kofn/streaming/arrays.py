@@ -43,7 +43,7 @@ class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _applied(ufunc, inputs, options) if method == "__call__" else NotImplemented
 
-    def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Any:
+    def __array_function__(self, function: Any, _: object, inputs: Any, options: Any) -> Any:
         return _applied(function, inputs, options)
 
 
@@ -88,7 +88,7 @@ class BlockRows:
         return np.asarray(per_row)[..., None]
 
     def _each(self, values: Any, reduce: Callable[[np.ndarray], Any]) -> list[Any]:
-        def see(block: Any, _: Any) -> Any:
+        def see(block: Any, _: object) -> Any:
             known: Context = {SCORES: self.scores(block)}
             numbers = values.of(known) if isinstance(values, BlockArray) else values
             # Numbers without an expression in the scores are one for all entries.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn.arrays.checks import check_count, check_k, check_scores, check_temperature, shown
 from kofn.arrays.kinds import FLOATS, Array, dtype_name, framework, is_jax
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
@@ -31,6 +32,7 @@ def soft_topk_threshold(
     link: LinkName | Link = "logistic",
     temperature: float = 1.0,
     progress: Progress | None = None,
+    **others: Never,
 ) -> float:
     """Return θ of `kofn.soft_topk` of one row, which is read block by block.
 
@@ -57,6 +59,8 @@ def soft_topk_threshold(
         >>> round(streaming.soft_topk_threshold(parts, 2), 3)
         0.656
     """
+    if others:
+        raise unknown_keyword(soft_topk_threshold, others)
     return _solved(_blocks(scores, progress), k, link, temperature).theta
 
 
@@ -68,6 +72,7 @@ def soft_topk(
     link: LinkName | Link = "logistic",
     temperature: float = 1.0,
     progress: Progress | None = None,
+    **others: Never,
 ) -> Any:
     """Return the weights of `kofn.soft_topk` of one row, which is read and written by blocks.
 
@@ -90,6 +95,8 @@ def soft_topk(
         >>> streaming.soft_topk(np.array([2.0, 1.0, 0.5, -1.0]), 2).round(3)
         array([0.793, 0.585, 0.461, 0.16 ])
     """
+    if others:
+        raise unknown_keyword(soft_topk, others)
     blocks = _blocks(scores, progress)
     answer, into = _room(scores, out, blocks, whole=False)
     solved = _solved(blocks, k, link, temperature)
@@ -99,7 +106,7 @@ def soft_topk(
 
 
 def hard_topk(
-    scores: Scores, k: float, *, out: Any = None, progress: Progress | None = None
+    scores: Scores, k: float, *, out: Any = None, progress: Progress | None = None, **others: Never
 ) -> Any:
     """Return ones at the k largest scores of one row and zeros elsewhere, by blocks.
 
@@ -120,6 +127,8 @@ def hard_topk(
         >>> streaming.hard_topk([np.array([2.0, 1.0]), np.array([1.0, 3.0])], 3)
         [array([1., 1.]), array([0., 1.])]
     """
+    if others:
+        raise unknown_keyword(hard_topk, others)
     blocks = _blocks(scores, progress)
     number = check_k(k, blocks.size)
     answer, into = _room(scores, out, blocks, whole=number == int(number))
@@ -133,7 +142,9 @@ def hard_topk(
     return answer
 
 
-def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) -> np.ndarray:
+def topk_indices(
+    scores: Scores, k: int, *, progress: Progress | None = None, **others: Never
+) -> np.ndarray:
     """Return the indices of the k largest scores of one row, in increasing order, by blocks.
 
     Args:
@@ -154,6 +165,8 @@ def topk_indices(scores: Scores, k: int, *, progress: Progress | None = None) ->
         >>> streaming.topk_indices(np.array([2.0, 1.0, 3.0, 3.0]), 2)
         array([2, 3])
     """
+    if others:
+        raise unknown_keyword(topk_indices, others)
     blocks = _blocks(scores, progress)
     cut = cut_of(blocks, float(check_count(k, blocks.size)))
     if cut.sketch.bad:
@@ -192,14 +205,17 @@ def _checked(array: Any, name: str) -> Any:
 
 
 def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
-    """Return `out`, made if necessary, and how to write to its arrays: whole numbers or any."""
+    """Return `out`, made if it is None, and the targets that its arrays are written through.
+
+    With `whole`, what is written are integers.
+    """
     out = room_for(scores, out, whole=whole)
     pairs = zip(each_of(out), blocks.sources, strict=True)
     return out, [_target(each, source.size) for each, source in pairs]
 
 
 def room_for(scores: Scores, out: Any, *, whole: bool) -> Any:
-    """Return `out`, made if necessary, whose arrays have a dtype for whole numbers, or any."""
+    """Return `out`, made if it is None; with `whole`, its arrays may have a dtype of integers."""
     several, given = isinstance(scores, (list, tuple)), each_of(scores)
     if out is None:
         made = [_like(each) for each in given]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn import links
 from kofn.arrays.checks import check_count, check_flag, check_scores
 from kofn.arrays.kinds import dtype_name, framework, is_jax
+from kofn.arrays.names import unknown_keyword
 from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
 from kofn.rows.given import HALF_TYPES
@@ -22,7 +23,7 @@ __all__ = ["quantile", "topk"]
 
 
 def topk(
-    x: Scores, k: int, *, largest: bool = True, progress: Progress | None = None
+    x: Scores, k: int, *, largest: bool = True, progress: Progress | None = None, **others: Never
 ) -> TopK[np.ndarray]:
     """Return (values, indices) of the k largest numbers of one row, exactly, in one pass.
 
@@ -48,6 +49,8 @@ def topk(
         >>> best.values, best.indices
         (array([5., 2., 2.]), array([2, 0, 3]))
     """
+    if others:
+        raise unknown_keyword(topk, others)
     arrays = _checked(x, integers=True)
     if len({dtype_name(each) for each in arrays}) > 1:
         dtypes = ", ".join(sorted({dtype_name(each) for each in arrays}))
@@ -66,6 +69,7 @@ def quantile(
     temperature: float = 0.0,
     ignore_nan: bool = False,
     progress: Progress | None = None,
+    **others: Never,
 ) -> Any:
     """Return the q-quantile of one row of any length, exactly: nothing is sorted as a whole.
 
@@ -92,6 +96,8 @@ def quantile(
         >>> streaming.quantile([np.array([3.0, 1.0]), np.array([2.0, 10.0])], 0.5)
         2.5
     """
+    if others:
+        raise unknown_keyword(quantile, others)
     arrays = _checked(x, integers=False)
     ignore_nan = check_flag("ignore_nan", ignore_nan)
     of = wanted(q, interpolation, temperature, np.zeros(1))

@@ -228,7 +228,7 @@ def operator(
 
 
 @operator.register_fake
-def _(tensors: Sequence[Tensor], *_: Any) -> Tensor:
+def _(tensors: Sequence[Tensor], *_: object) -> Tensor:
     return tensors[0].new_empty((), dtype=torch.float64)
 
 

@@ -108,7 +108,7 @@ def _of_few(row: BlockRow, equation: Equation, at: float, low: float, high: floa
     below, above = np.array(list(neighbours)).T
     least, most = min(low, below.max()) + reach[0], max(high, above.min()) + reach[1]
 
-    def see(block: Array, _: Any) -> Any:
+    def see(block: Array, _: object) -> Any:
         scores = _finite(block)
         inside = scores[(scores >= least) & (scores <= most)]
         return np.unique(inside, return_counts=True), np.count_nonzero(scores > most)

@@ -22,7 +22,9 @@ try:
     from triton.compiler import ASTSource
 
     from kofn.kernels.gpu.choice import programs as choices
-    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, one_program
+    from kofn.kernels.gpu.choice import ranked as ranks
+    from kofn.kernels.gpu.choice import truncated as sets
+    from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, margins, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
@@ -37,7 +39,21 @@ full = pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "losses", "choices", "own"), "not full"),
+        (
+            (
+                "rows",
+                "odd_rows",
+                "bounds",
+                "subsets",
+                "losses",
+                "choices",
+                "sets",
+                "thresholds",
+                "quantiles",
+                "own",
+            ),
+            "not full",
+        ),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
@@ -210,47 +226,72 @@ def test_links_of_a_users_own_compile_to_registers_alone(link, name, n, sm, comp
     assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", code)
 
 
-ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90), (None, 4096, 90)
+ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90, "*fp32"), (None, 4096, 90, "*bf16")
 RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
+OF_SETS = dict(WHAT=contract.AGAINST, OF_K=False, NUCLEUS=False, LABELS=False, WANTED=True)
 ANSWERS = (
     (answers.logarithms, answers.LOGARITHMS, {}),
     (answers.log_gradients, answers.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
+    (answers.threshold_gradients, formulas.SERVED, {}),
     (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),
     (losses.losses, losses.WITH_OMEGA, dict(LABELS=False, OMEGA=True, WANTED=True, **RATED)),
     (losses.losses, (contract.NORMAL,), dict(LABELS=False, OMEGA=False, WANTED=False, **PLAIN)),
     (losses.likelihoods, (None,), dict(WANTED=True, **RATED)),
-    (losses.missed, (None,), dict(BY_CLASS=True)),
+    (losses.missed, (None,), dict(BY_CLASS=True, LOGS=False, KNOWN=False)),
+    (losses.missed, (None,), dict(BY_CLASS=True, LOGS=True, KNOWN=False)),
+    (losses.missed, (None,), dict(BY_CLASS=True, LOGS=False, KNOWN=True)),
+    (margins.margins, (None,), dict(TURNED=False)),
+    (margins.margins, (None,), dict(TURNED=True)),
+    (margins.margins_back, (None,), {}),
     (choices.hard, (None,), {}),
     (choices.largest, (None,), {}),
     (choices.tally, (None,), dict(WIDTH=8)),
+    (sets.truncated, (None,), dict(OF_SETS, OF_K=True)),
+    (sets.truncated, (None,), dict(OF_SETS, NUCLEUS=True)),
+    (sets.truncated, (None,), dict(OF_SETS, LABELS=True, OF_K=True)),
+    (sets.truncated, (None,), dict(OF_SETS, LABELS=True, NUCLEUS=True, WHAT=contract.KEPT)),
+    (sets.truncated, (None,), dict(OF_SETS, OF_K=True, NUCLEUS=True, WHAT=contract.ENTROPY)),
+    (sets.truncated_back, (None,), {}),
+    (ranks.ranked, (None,), {}),
+    (ranks.ranked_back, (None,), {}),
 )
 OF_ANSWERS = [
-    (kernel, kind, n, sm, more)
+    (kernel, kind, n, sm, entries, more)
     for kernel, kinds, more in ANSWERS
     for kind in kinds
     for n, sm in ((64, 80), (64, 100), (4096, 90))
+    for entries in ("*fp32", *HALVES)
 ]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "kind", "n", "sm", "more"),
+    ("kernel", "kind", "n", "sm", "entries", "more"),
     [
-        pytest.param(*each, id=f"{each[0].__name__}-{'-'.join(map(str, each[1:4]))}-{i}",
-                     marks=() if each[1:4] in ORDINARY_ANSWERS else pytest.mark.full)
+        pytest.param(*each, id=f"{each[0].__name__}-{'-'.join(map(str, each[1:5]))}-{i}",
+                     marks=() if each[1:5] in ORDINARY_ANSWERS else pytest.mark.full)
         for i, each in enumerate(OF_ANSWERS)
     ],
 )  # fmt: skip
-def test_answers_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
+def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, compiled):
     warps, constants = constants_of(kernel, kind, n)
     registers = gpu.WIDER if kernel.__module__ != choices.__name__ else 80
     constants = {name: v for name, v in constants.items() if v is not None} | more
-    target = "*i64" if more.get("LABELS", True) else "*fp32" if more["OMEGA"] else "*i1"
+    target = "*i64" if more.get("LABELS", True) else "*fp32" if more.get("OMEGA") else "*i1"
     options, types = gpu.options_of(warps, registers), dict(target_at=target)
     types |= dict(indices_at="*i64", labels_at="*i64", counts_at=("*i64", "*i64"))
     if kernel in (choices.largest, choices.tally):
         types |= dict(out_at="*i64", k="i32")
-    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    if kernel.__module__ == ranks.__name__:
+        types |= dict(places_at="*i64", low="i32", high="i32", share="fp32")
+        types |= dict(x_at="*fp32") if "back" in kernel.__name__ else dict(out_at="*fp32")
+    if kernel.__module__ == margins.__name__:
+        numbers = dict.fromkeys(("temperature", "margin", "sine", "cosine"), "fp32")
+        types |= numbers | dict(out_at="*fp32" if "TURNED" in more else entries)
+    if kernel.__module__ == sets.__name__:
+        own = "*i64" if more.get("LABELS") else "*fp32"
+        types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")
+    found, code = compiled(kernel, sm, warps, options, entries=entries, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)
 

@@ -229,15 +229,20 @@ def test_a_step_on_flat_ground_does_not_leap_beyond_all_prices():
 @every_link
 def test_few_passes_over_a_large_matrix(link, dtype, monkeypatch):
     """A pass is the weights of all rows, or their thresholds; the answer is weights once more."""
-    from kofn.maps.assignment import newton
+    from kofn.maps.assignment import newton, sight
 
-    passes, plain = [], newton.route.answer
+    passes, plain, plainly = [], newton.route.answer, sight.route.again
 
     def counted(operation, *given):
         passes.append(operation.name)
         return plain(operation, *given)
 
-    monkeypatch.setattr(newton, "route", SimpleNamespace(answer=counted))
+    def again(operation, *given):
+        found = plainly(operation, *given)
+        return lambda *each: passes.append(operation.name) or found(*each)
+
+    for module in (newton, sight):
+        monkeypatch.setattr(module, "route", SimpleNamespace(answer=counted, again=again))
     x = matrix(4096, 64).astype(dtype)
     for t, most in ((1.0, 5), (0.1, 6)):
         passes.clear()

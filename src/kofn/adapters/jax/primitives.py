@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from kofn.adapters.jax.alphas import in_kinds
-from kofn.adapters.jax.linear import Linear, Pull, differentiate, pushed
+from kofn.adapters.jax.bends import bends_of
+from kofn.adapters.jax.linear import Linear, Pull, Which, differentiate, pushed
 from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.adapters.jax.rows import (
     entries_of,
@@ -88,11 +89,14 @@ def linear_of(operation: Operation, of: Signature) -> Linear:
         Operator(name, (*like_theta, 0), entries, code.answer, code.by_kernel, True)
     )
     tangents = tuple(moving + 2 + place for place in entries)
-    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), code.pushed, in_shards=True)
+    closed = operation.bends is not None and not code.has_alpha
+    push_code = code.pushed_in_closed_form if closed else code.pushed
+    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), push_code, in_shards=True)
     pulls = [code.pull("cotangents", code.pulled)]
     if len(code.less) < len(code.pulled):
         pulls.append(code.pull("fewer_cotangents", code.less))
-    linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings)
+    own = (code.bend(moving), code.pushed) if closed else (None, None)
+    linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings, *own)
     differentiate(linear)
     return linear
 
@@ -103,6 +107,7 @@ class _Code:
     def __init__(self, operation: Operation, of: Signature) -> None:
         self.operation, (self.back,), self.of = operation, operation.back, of
         self.names, self.entries = names_of(of), entries_of(of)
+        self.has_alpha = "alpha" in self.names
         self.per_row = next(i for i in range(len(self.names)) if i not in self.entries)
         optional = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
         self.less = tuple(
@@ -147,6 +152,16 @@ class _Code:
         rows, theta, tangents = self._parted(arrays)
         return [jax.jvp(self._at(theta, settings, over), rows, tangents)[1]]
 
+    def pushed_in_closed_form(
+        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+    ) -> Any:
+        """Return the same, not to be differentiated."""
+        rows, theta, tangents = self._parted(arrays)
+        assert self.operation.bends is not None
+        push, which = self.operation.bends[0], settings.own
+        some = [each if i in which else None for i, each in enumerate(tangents)]
+        return [push(some, packed(self.of, settings, rows), theta, over)]
+
     def pull_back(
         self,
         names: Sequence[str],
@@ -159,7 +174,7 @@ class _Code:
         rows, theta, (cotangent,) = self._parted(arrays)
         pullback = self.operation.pullback if self.operation.at_theta else None
         # The closed form, which spares messages, is for rows with a number for alpha.
-        if over is not DENSE and pullback is not None and "alpha" not in self.names:
+        if over is not DENSE and pullback is not None and not self.has_alpha:
             given = uncounted(packed(self.of, settings, rows))
             parts = pullback(cotangent, given, theta, over)
             return [part() if callable(part) else part for part in parts]
@@ -168,14 +183,43 @@ class _Code:
         entries = {self.names[place] for place in self.entries}
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
+    def bent(
+        self,
+        which: Which,
+        *arrays: Any,
+        settings: Settings,
+        grouped: bool,
+        over: Reductions = DENSE,
+    ) -> Any:
+        """Return how the cotangents of rows change with tangents of some of them."""
+        rows, theta, (v, *tangents) = self._parted(arrays)
+        along = dict(zip((self.names[i] for i in which), tangents, strict=True))
+        given = packed(self.of, settings, rows)
+        assert self.operation.bends is not None
+        return self.operation.bends[1](
+            v, [along.get(name) for name in self.names], given, theta, over
+        )
+
+    def bend(self, moving: int) -> Callable[[Which], Operator]:
+        """Return the operators of `bent`."""
+
+        def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
+            def cotangents(*rows: jax.Array) -> Any:
+                known = *theta, v
+                return self.pull_back(self.names, *rows, *known, settings=settings, grouped=False)
+
+            return cotangents
+
+        name = f"kofn_{self.operation.name}_bends"
+        return bends_of(name, self.bent, around, moving, self.entries)
+
     def by_kernel(self, site: Site, *values: Any) -> Any:
         assert self.operation.xla is not None
         by_name = site.rows(self.names, values, self.operation.xla(*site.settings.own))
         return [by_name[name] for name in ("hi", "lo", self.operation.answers[0].name)]
 
     def in_kinds(self, operator: Operator) -> Operator:
-        has_alpha = "alpha" in self.names
-        return in_kinds(operator, self.names.index("alpha")) if has_alpha else operator
+        return in_kinds(operator, self.names.index("alpha")) if self.has_alpha else operator
 
     def pull(self, name: str, names: tuple[str, ...]) -> Pull:
         """Return the operator of these cotangents, with what mends rows that a kernel left."""

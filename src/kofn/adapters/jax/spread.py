@@ -21,7 +21,7 @@ def spread(operator: Any, settings: Any, call: Callable[..., Any]) -> Callable[.
     """Return `call`, which is the operator on one device, for arrays that lie on several."""
     own = operator.own_last(settings)
 
-    def partition(_: Any, arguments: Any, results: Any) -> Any:
+    def partition(_: object, arguments: Any, results: object) -> Any:
         layout = layout_of(arguments[0].sharding, arguments[0].ndim)
         row = layout.axes[-1]
         shardings = _shardings(layout, operator, own, len(arguments))

@@ -67,7 +67,7 @@ def _learned(link: Link, shards: Any, of: Signature) -> list[bool]:
     return [each is not None and is_recorded(each) for each in (alpha, *of.tensors(shards))]
 
 
-def _run(operation: Operation, _: Any, shards: Shards, *own: Any) -> Any:
+def _run(operation: Operation, _: object, shards: Shards, *own: Any) -> Any:
     return operation.kernel(None, shards, *own)
 
 
@@ -95,7 +95,7 @@ def _with_back(operation: Operation, slopes: bool) -> Operation:
 
 
 def _by_messages(
-    operation: Operation, slopes: bool, _: Any, shards: Shards, *arrays: Tensor
+    operation: Operation, slopes: bool, _: object, shards: Shards, *arrays: Tensor
 ) -> tuple[Tensor, ...]:
     """Return the answer, the rows' statistics, and what the declaration keeps if `slopes`."""
     constants = SHARDS.with_tensors(shards, [each.detach() for each in SHARDS.tensors(shards)])
@@ -113,7 +113,7 @@ def _by_messages(
 
 
 def _pulled(
-    operation: Operation, by: Callable[..., Grads], _: Any, shards: Shards, v: Tensor, *own: Any
+    operation: Operation, by: Callable[..., Grads], _: object, shards: Shards, v: Tensor, *own: Any
 ) -> Grads:
     """Return the cotangents of scores, k and T, as far as they are wanted."""
     count = len(operation.arrays)
@@ -209,7 +209,7 @@ def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     return found
 
 
-def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
+def _knapsack_weights(_: object, shards: Shards) -> tuple[Tensor, ...]:
     given = COSTED.with_tensors(
         shards.given, [each.detach() for each in COSTED.tensors(shards.given)]
     )
@@ -217,12 +217,12 @@ def _knapsack_weights(_: Any, shards: Shards) -> tuple[Tensor, ...]:
     return found, *kept
 
 
-def _weights_again(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
+def _weights_again(_: object, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
     tensors = COSTED.tensors(shards.given)
     return _pulled_back(lambda: _plain_answer(KNAPSACK, shards), tensors, v)
 
 
-def _weights_back(_: Any, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
+def _weights_back(_: object, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
     found = knapsack.cotangents(v, shards.given, knapsack.Kept(*kept), shards.over)
     if found is None:
         return _weights_again(None, shards, v)

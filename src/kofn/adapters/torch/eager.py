@@ -175,7 +175,7 @@ def _value_of(name: str, rows: Any, learned: dict[str, bool]) -> Any:
     return rows[0].dtype if name == "dtype" else int(learned[name.removeprefix("of_")])
 
 
-def _plainly(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
+def _plainly(operation: Operation, _: object, rows: Any, *own: Any) -> Any:
     """Run a way back by its array code, which takes the place of its kernel."""
     assert operation.plain is not None
     return operation.plain(rows, *own)

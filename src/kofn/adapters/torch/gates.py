@@ -29,7 +29,7 @@ class _Gates(torch.autograd.Function):
         return gates, indices
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor | None, _: Any) -> Any:
+    def backward(ctx: Any, cotangent: Tensor | None, _: object) -> Any:
         if cotangent is None:
             return None, None, None, None
         x, indices, kept = ctx.saved_tensors

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import is_eager
+from kofn.operations.losses import scaled
 from kofn.operations.operation import Operation
 
 
@@ -63,7 +64,7 @@ class _Reduced(torch.autograd.Function):
         if answers is None:
             return None, None
         whole, found = answers
-        ctx.call = call
+        ctx.call, ctx.dtype = call, x.dtype
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(target, *map(found.__getitem__, call.operation.kept))
         return whole, found[1]
@@ -76,7 +77,10 @@ class _Reduced(torch.autograd.Function):
         if cotangent is not None:
             each = cotangent if call.divisor == 1 else cotangent / call.divisor
             each = each if rows.temperature == 1.0 else each / rows.temperature
-            in_x = known["residual"] * each
+            residual = known["residual"]
+            # Autograd rounds what it records itself, to 16 bits.
+            as_it_is = residual.dtype == ctx.dtype or torch.is_grad_enabled()
+            in_x = residual * each if as_it_is else scaled(each, residual, ctx.dtype)
         if onward is not None:
             own = (saved[0], *call.settings, int(True))
             known |= dict(zip(operation.own, own, strict=True), cotangent=onward)

@@ -267,7 +267,7 @@ def _is_served(
     return backend is not None
 
 
-def _run(operation: Operation, _: Any, rows: Any, *own: Any) -> Any:
+def _run(operation: Operation, _: object, rows: Any, *own: Any) -> Any:
     """Call the operator of an operation: torch.compile traces the caller, or rows are DTensors."""
     if not operation.name:
         return operation.kernel(None, rows, *own)

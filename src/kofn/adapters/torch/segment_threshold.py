@@ -52,7 +52,7 @@ def _by_kernel(
         return None
     number, _ = link.static_and_array_alpha()
 
-    def threshold(rows: Given, _: Any) -> list[Any]:
+    def threshold(rows: Given, _: object) -> list[Any]:
         return [by_kernel.threshold_of(backend, rows)]
 
     given = given_of_ids(x, ids, k, temperature, link.id, number)

@@ -83,7 +83,7 @@ def threshold_of(
 
 
 @threshold.register_fake
-def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     refuse_untranslated("threshold")
     return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 

@@ -37,11 +37,11 @@ def _abstract(flags: Any) -> Any:
     return flags.update(shape=(), sharding=sharding.update(spec=PartitionSpec()))
 
 
-def _batched(flags: Any, axes: Any) -> Any:
+def _batched(flags: Any, axes: object) -> Any:
     return _primitive.bind(*flags), None  # the answer is one for all items
 
 
-def _partition(_: Any, flags: Any, answer: Any) -> Any:
+def _partition(_: object, flags: Any, answer: object) -> Any:
     layout = layout_of(flags[0].sharding, flags[0].ndim)
     asks = any(layout.axes)
 

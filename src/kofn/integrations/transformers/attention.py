@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
 from kofn.nn.attention.function import sparse_attention
@@ -36,6 +37,7 @@ def register_attention(
     temperature: float | Tensor = 1.0,
     link: LinkName | Link = "logistic",
     hard: bool = False,
+    **others: Never,
 ) -> None:
     """Let models of transformers compute their attention with sparse weights, under a name.
 
@@ -69,6 +71,8 @@ def register_attention(
         >>> LlamaForCausalLM(config).config._attn_implementation
         'entmax'
     """
+    if others:
+        raise unknown_keyword(register_attention, others)
     _check_name(name)
     options: dict[str, Any] = dict(
         weights=weights, alpha=alpha, k=k, temperature=temperature, link=link, hard=hard
@@ -83,12 +87,14 @@ def register_attention(
     AttentionMaskInterface.register(name, _mask)
 
 
-def unregister_attention(name: str) -> None:
+def unregister_attention(name: str, **others: Never) -> None:
     """Remove a name of `register_attention`; models that still use it fail when they are called.
 
     Raises:
         ValueError: the name was not registered here.
     """
+    if others:
+        raise unknown_keyword(unregister_attention, others)
     if name not in _registered:
         raise ValueError(f"name must be one of {sorted(_registered)}; got {name!r}")
     del _registered[name]

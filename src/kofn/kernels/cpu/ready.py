@@ -57,6 +57,21 @@ def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]
     return found
 
 
+class weights_again:
+    """Kernels of one shape for weights alone, with arrays of k and T: a search looks many times."""
+
+    def __init__(self, shape: tuple[int, ...], size: int, link: Any) -> None:
+        self._find, self._pair = _of_rows(Rows(shape, size, 0.0, 1.0, link), True), (2, *shape[:-1])
+
+    def weights(
+        self, x: Tensor, k: Tensor, temperature: Tensor, *_: Any
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Return weights, θ, and whether a row was given up."""
+        x, k, t = x.contiguous(), k.contiguous(), temperature.contiguous()
+        p, theta = torch.empty_like(x), x.new_empty(self._pair)
+        return p, theta, self._find(x, theta, p.data_ptr(), 0, (k.data_ptr(), t.data_ptr()))
+
+
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
     find, choose, pair = _of_rows(rows, False), _of_choice(rows), (2, *rows.shape[:-1])
@@ -282,12 +297,17 @@ def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., boo
     run, width, cleared = plan.run, plan.width, plan.cleared
     more, low, alpha = 2 * count, count * rows.size, rows.link.alpha or 0.0
 
-    def work(x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int, _: Any = part) -> bool:
+    def work(
+        x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int,
+        per_row: Any = None, _: Any = part,
+    ) -> bool:  # fmt: skip
         own, scratch = rooms(1, width, more, cleared)
         job, high, one = words[:], theta.data_ptr(), scratch + 8 * width
         job[layout.X], job[layout.G], job[layout.OUT] = x.data_ptr(), cotangents_at, answers_at
         job[layout.HI], job[layout.LO] = high, high + low
         job[layout.ONE], job[layout.TWO] = one, one + low
+        if per_row:  # the addresses of k and T
+            job[layout.K], job[layout.TEMPERATURE] = per_row
         run(job.buffer_info()[0], scratch, alpha, True)
         return job[layout.GIVEN_UP] != 0 and own is not None
 

@@ -7,11 +7,12 @@ at α = 1.5 are apart, for speed.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast_like, framework, is_numpy, namespace, scalar
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, Number
 from kofn.links.bounded import Bounded
 from kofn.links.kind import Kind, formulas
@@ -302,7 +303,7 @@ def _from_end(z: Array, alpha: Number) -> tuple[Array, Any, Any]:
 _entmax = Bounded("entmax", Power("inner entmax", 1.5))
 
 
-def entmax(alpha: float | Array = 1.5) -> Link:
+def entmax(alpha: float | Array = 1.5, **others: Never) -> Link:
     """Return the link whose map for k = 1 is α-entmax; α = 1 is `exponential`, α = 2 `linear`.
 
     Args:
@@ -320,6 +321,8 @@ def entmax(alpha: float | Array = 1.5) -> Link:
         >>> soft_topk(np.array([1.0, 0.5, 0.2, -1.0]), 2, link=links.entmax(1.3)).round(3)
         array([0.987, 0.573, 0.394, 0.046])
     """
+    if others:
+        raise unknown_keyword(entmax, others)
     if framework(alpha) is None:
         alpha = check_number("alpha", alpha, low=1.0, allowed="a finite number ≥ 1")
         # torch.compile may have a symbol for a float, but α decides which code is called. To

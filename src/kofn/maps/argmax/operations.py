@@ -51,12 +51,12 @@ ROWS = Signature(
 )
 
 
-def _evaluate(_: Any, rows: Noisy) -> tuple[Array | None, ...]:
+def _evaluate(_: object, rows: Noisy) -> tuple[Array | None, ...]:
     p, measure = quadrature.evaluate(*rows)
     return p, *(measure or (None, None, None))
 
 
-def _back(_: Any, rows: Noisy, cotangent: Array, p: Array, *kept: Array | None) -> Array:
+def _back(_: object, rows: Noisy, cotangent: Array, p: Array, *kept: Array | None) -> Array:
     known: Any = kept
     measure = None if kept[0] is None else Measure(*known)
     return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)
@@ -102,7 +102,7 @@ def _memory(rows: Noisy) -> Any:
     return y.new_empty((3, _room(rows), *rows.y.shape[:-1], 1))
 
 
-def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
+def _with_nodes(_: object, rows: Noisy) -> tuple[Array, Array]:
     """Return the probabilities, and the Measure at their nodes; unused nodes have a mass of −1."""
     p, measure = quadrature.evaluate(*rows)
     kept = _memory(rows)
@@ -113,7 +113,7 @@ def _with_nodes(_: Any, rows: Noisy) -> tuple[Array, Array]:
     return p, kept
 
 
-def _from_nodes(_: Any, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
+def _from_nodes(_: object, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
     measure: Any = Measure(*kept[:, :count]) if count else None
     if not count and not on_lattice(rows.y, rows.link):

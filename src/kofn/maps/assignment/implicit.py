@@ -21,17 +21,16 @@ from typing import Any
 
 from kofn.arrays.autodiff import has_gradients, stop_gradient, with_gradients_of
 from kofn.arrays.flow import only_if, zeros_of
-from kofn.arrays.kinds import Array, cast, full_like, is_jax, namespace
-from kofn.arrays.operations import eigh, inverse
+from kofn.arrays.kinds import Array, cast, is_jax, namespace
 from kofn.links.link import Link, by_id
 from kofn.maps.assignment.margins import Open
 from kofn.maps.assignment.newton import (
-    centred,
     diagonal,
     on_diagonal,
     places,
     scale_of,
     schur,
+    steps_of,
     weighted,
     weights_of,
 )
@@ -78,16 +77,16 @@ def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
 
 
 def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
-    """Return δ, which is 0."""
+    """Return δ after two Newton steps: its value is 0, its derivatives are those of the prices."""
     xp = namespace(p.x)
-    delta = xp.zeros_like(beta)
+    delta, steps = xp.zeros_like(beta), steps_of(xp, p)
     for step in range(2):
         y = p.x - (beta + delta)[..., None, :]
         excess = xp.sum(weights_of(link, y, p.k, p.t[..., None]), axis=-2) - p.c
         change = excess - stop_gradient(excess)
         # A third derivative would be silently wrong; c^2.5 makes it infinite at c = 0.
         change = change if step == 0 else change + change**2.5
-        delta = delta + centred(p, (gain @ change[..., None])[..., 0])
+        delta = delta + steps.centred((gain @ change[..., None])[..., 0])
     return delta
 
 
@@ -98,8 +97,8 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     """
     xp = namespace(slopes)
     eps = float(xp.finfo(slopes.dtype).eps)
-    part, columns = weighted(slopes)
-    scale, _ = scale_of(columns, xp.zeros_like(p.c), 0.0)
+    part, columns = weighted(xp, slopes)
+    scale, _ = scale_of(xp, columns, xp.zeros_like(p.c), 0.0)
     # What has no slope stands by itself.
     still = ~(columns > float(xp.finfo(slopes.dtype).smallest_normal))
     level = xp.where(still, 0.0, scale)
@@ -107,10 +106,11 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     level = level / xp.sqrt(xp.where(size > 0, size, 1.0))
     at = on_diagonal(scale)
     product = part.swapaxes(-1, -2) @ part
-    matrix = schur(product, columns, scale, level, at) + diagonal(cast(still, scale.dtype), at)
+    matrix = schur(xp, product, columns, scale, level, at)
+    matrix = matrix + diagonal(xp, cast(still, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
-    matrix = xp.where(known, matrix, diagonal(xp.ones_like(scale), at))
-    found = inverse(matrix + diagonal(full_like(scale, tuple(scale.shape), 64 * eps), at))
+    matrix = xp.where(known, matrix, diagonal(xp, xp.ones_like(scale), at))
+    found: Any = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
     # One step of Schulz takes back what the addition changed.
     found = 2 * found - found @ matrix @ found
     size = xp.sum(found**2, axis=(-2, -1))
@@ -121,7 +121,7 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     even = ratio < xp.where(near, eps**-0.25, eps**-0.5 / xp.where(near, 1.0, size))
 
     def by_parts() -> tuple[Array, Array]:
-        values, vectors = eigh(matrix)
+        values, vectors = xp.linalg.eigh(matrix)
         some = values > eps**0.6
         inverses = xp.where(some, 1 / xp.where(some, values, 1.0), 0.0)
         pseudo = (vectors * inverses[..., None, :]) @ vectors.swapaxes(-1, -2)

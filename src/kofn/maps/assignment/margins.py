@@ -7,10 +7,10 @@ columns alike. The others get what remains, so it is done until nothing more fol
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.flow import only_if, while_loop
-from kofn.arrays.kinds import Array, cast, namespace, scalar
+from kofn.arrays.kinds import Array, namespace, scalar
 
 TOLERANCE = 1e-5
 """How far the sums of the two margins may be apart, and a margin beyond its end, by rounding."""
@@ -55,17 +55,17 @@ class _State(NamedTuple):
     of_columns: Array
 
 
-def settled(x: Array, k: Array, c: Array) -> Settled:
-    """Settle what margins decide, of constants."""
-    xp = namespace(x)
+def settled(xp: Any, x: Array, k: Array, c: Array) -> Settled:
+    """Settle what margins decide, of constants; xp is their namespace."""
     live = (x > -math.inf) | xp.isnan(x)
-    of_rows, of_columns = counted(live, k, c)
+    of_rows, of_columns = counted(xp, live, k, c)
     # A NaN in a row or column that takes nothing, or all, would leave with it.
-    bad = impossible(k, of_rows) | impossible(c, of_columns) | xp.any(xp.isnan(x), axis=(-2, -1))
+    bad = impossible(xp, k, of_rows) | impossible(xp, c, of_columns)
+    bad = bad | xp.any(xp.isnan(x), axis=(-2, -1))
 
     def decided(s: _State) -> tuple[Array, ...]:
         """Return rows that take nothing, and all, and such columns."""
-        pairs = *closing(s.k, k, s.of_rows), *closing(s.c, c, s.of_columns)
+        pairs = *closing(xp, s.k, k, s.of_rows), *closing(xp, s.c, c, s.of_columns)
         return tuple(flags & ~bad[..., None] for flags in pairs)
 
     def unfinished(s: _State) -> Array:
@@ -74,23 +74,22 @@ def settled(x: Array, k: Array, c: Array) -> Settled:
     def advance(s: _State) -> _State:
         flags = decided(s)
         none, every = closed(s.live, flags[:2], flags[2:])
-        rows, columns = counted(every, k, c)
+        rows, columns = counted(xp, every, k, c)
         live = s.live & ~none & ~every
-        return _State(live, s.full | every, s.k - rows, s.c - columns, *counted(live, k, c))
+        return _State(live, s.full | every, s.k - rows, s.c - columns, *counted(xp, live, k, c))
 
     start = _State(live, live & ~live, k, c, of_rows, of_columns)
     most = x.shape[-1] + x.shape[-2] + 1
     end = while_loop(x, unfinished, advance, start, most)
-    bad = bad | impossible(end.k, end.of_rows) | impossible(end.c, end.of_columns)
+    bad = bad | impossible(xp, end.k, end.of_rows) | impossible(xp, end.c, end.of_columns)
     return Settled(end.live, end.full, ~bad)
 
 
-def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
+def opened(xp: Any, x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
     """Return the scores of entries that are not settled, and the margins left for them."""
-    xp = namespace(x)
-    rows, columns = counted(of.live, k, c)
+    rows, columns = counted(xp, of.live, k, c)
     none: tuple[Array, ...] = xp.zeros_like(k), xp.zeros_like(c)
-    taken = only_if(of.full, lambda: counted(of.full, k, c), none)
+    taken = only_if(of.full, lambda: counted(xp, of.full, k, c), none)
     return Open(
         xp.where(of.live, x, -math.inf),
         xp.where(rows > 0, k - taken[0], 0.0),
@@ -100,21 +99,19 @@ def opened(x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
     )
 
 
-def counted(flags: Array, k: Array, c: Array) -> tuple[Array, ...]:
+def counted(xp: Any, flags: Array, k: Array, c: Array) -> tuple[Array, Array]:
     """Return how many of each row, and of each column, are set."""
-    xp = namespace(k)
-    numbers = xp.sum(flags, axis=-1), xp.sum(flags, axis=-2)
-    return cast(numbers[0], k.dtype), cast(numbers[1], c.dtype)
+    return xp.sum(flags, axis=-1, dtype=k.dtype), xp.sum(flags, axis=-2, dtype=c.dtype)
 
 
-def closing(left: Array, given: Array, number: Array) -> tuple[Array, Array]:
+def closing(xp: Any, left: Array, given: Array, number: Array) -> tuple[Array, Array]:
     """Return rows, or columns, that take nothing, and all, of the `number` of entries open.
 
     `left` are the margins that are left of the given ones.
     """
     # What rounding may leave of a margin from which whole numbers were taken; and by what one
     # that takes all may be short of it, for columns were scaled to sum to what rows do.
-    eps = 8 * float(namespace(given).finfo(given.dtype).eps)
+    eps = 8 * float(xp.finfo(given.dtype).eps)
     some = number > 0
     return some & (left <= eps * (given - left)), some & (left >= number - eps * given)
 
@@ -139,8 +136,9 @@ def closed_price(like: Array, full: Array, live: Array) -> Array:
     return xp.where(live == 0, math.nan, end)
 
 
-def impossible(margin: Array, most: Array) -> Array:
+def impossible(xp: Any, margin: Array, most: Array) -> Array:
     """Return whether a margin of a matrix is NaN, or out of range by more than rounding."""
     rounding = TOLERANCE * (1 + most)
     good = (margin >= -rounding) & (margin <= most + rounding)
-    return namespace(margin).any(~good, axis=-1)
+    beyond: Array = xp.any(~good, axis=-1)
+    return beyond

@@ -6,15 +6,15 @@ docs/maps_assignment.md derives it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.arrays.operations import arange, solved
+from kofn.arrays.operations import arange
 from kofn.links.link import Link
-from kofn.maps.assignment.margins import Columns, Open
+from kofn.maps.assignment.margins import Columns
 from kofn.operations.topk import THETA, WEIGHTS
 from kofn.rows.given import given_again
 
@@ -30,50 +30,74 @@ Columns whose entries all have weight 0 or 1 have no slope, and Newton's step wo
 """
 
 
-def newton_step(
-    p: Open, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
-) -> Array:
-    """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
-    xp, damping = namespace(p.x), damped(error, damping)
+class Steps(NamedTuple):
+    """Newton's steps for the prices of some columns, with what they have in common."""
 
-    def dense() -> Array:
-        part, columns = weighted(slopes)
-        return dense_step(part.swapaxes(-1, -2) @ part, columns, excess, room, damping)
+    xp: Any  # the namespace of the arrays
+    some: Array  # (…, n), which columns are open
+    number: Array  # (…,), how many, but at least 1
+    least: Array  # the least number that is added to the diagonal of S
+    at: Array | None  # (n, n), the diagonal; None of so many columns that S is rarely formed
 
-    if p.x.shape[-1] <= DENSE:
-        return centred(p, dense())
-    step, short = conjugate(slopes, excess, room, damping)
-    step = xp.where(short[..., None], only_if(short, dense, step), step)
-    return centred(p, step)
+    def step(
+        self, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
+    ) -> Array:
+        """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
+        xp, damping = self.xp, self.damped(error, damping)
+        (part, columns), rest = weighted(xp, slopes), (excess, room, damping)
+        if self.at is not None:
+            return self.centred(self.dense(part.swapaxes(-1, -2) @ part, columns, *rest))
+        step, short = conjugate(xp, part, columns, *rest)
+
+        def dense() -> Array:
+            return self.dense(part.swapaxes(-1, -2) @ part, columns, *rest)
+
+        sure = only_if(short, dense, step)
+        return self.centred(xp.where(short[..., None], sure, step))
+
+    def damped(self, error: Array, damping: Array) -> Array:
+        """Return the addition to the diagonal of S, whose numbers are at most 1."""
+        xp = self.xp
+        return xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), self.least)
+
+    def dense(
+        self, product: Array, columns: Array, excess: Array, room: Array, damping: Array
+    ) -> Array:
+        """Return (S + damping)⁻¹·R by S as a matrix; `product` is WᵀD_r⁻¹W."""
+        xp, at = self.xp, on_diagonal(columns) if self.at is None else self.at
+        scale, level = scale_of(xp, columns, room, LEAST_CURVED)
+        matrix = schur(xp, product, columns, scale, level, at)
+        matrix = matrix + xp.where(at, damping[..., None, None], 0.0)
+        known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
+        matrix = xp.where(known[..., None, None], matrix, at)
+        solution: Array = xp.linalg.solve(matrix, (excess / scale)[..., None])[..., 0]
+        return solution / scale
+
+    def centred(self, beta: Array) -> Array:
+        """Return prices of mean 0 over the columns that are open, 0 for the others."""
+        xp, some = self.xp, self.some
+        mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / self.number
+        centred: Array = xp.where(some, beta - mean[..., None], 0.0)
+        return centred
 
 
-def damped(error: Array, damping: Array) -> Array:
-    """Return the addition to the diagonal of S, whose numbers are at most 1."""
-    xp = namespace(error)
-    least = float(xp.finfo(error.dtype).eps) * 16
-    return xp.maximum(damping * xp.clip(error / 10, 0.0, 1e-2), full_like(error, (), least))
+def steps_of(xp: Any, p: Columns) -> Steps:
+    """Return the steps for the prices of these columns."""
+    some, c = p.number > 0, p.c
+    number = xp.sum(some, axis=-1)
+    least = full_like(c, (), float(xp.finfo(c.dtype).eps) * 16)
+    at = on_diagonal(c) if c.shape[-1] <= DENSE else None
+    return Steps(xp, some, xp.where(number > 0, number, 1), least, at)
 
 
-def dense_step(product: Array, columns: Array, excess: Array, room: Array, damping: Array) -> Array:
-    """Return (S + damping)⁻¹·R by S as a matrix, of what `weighted` says of it."""
-    xp = namespace(product)
-    scale, level = scale_of(columns, room, LEAST_CURVED)
-    at = on_diagonal(scale)
-    on = diagonal(xp.zeros_like(scale) + damping[..., None], at)
-    matrix = schur(product, columns, scale, level, at) + on
-    known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)) + xp.sum(excess, axis=-1))
-    matrix = xp.where(known[..., None, None], matrix, diagonal(xp.ones_like(scale), at))
-    return solved(matrix, excess / scale) / scale
-
-
-def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tuple[Array, Array]:
+def conjugate(
+    xp: Any, part: Array, columns: Array, excess: Array, room: Array, damping: Array
+) -> tuple[Array, Array]:
     """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
 
     These are conjugate gradients with the diagonal of S as preconditioner: the scale of `schur`.
     """
-    xp = namespace(slopes)
-    part, columns = weighted(slopes)
-    scale, level = scale_of(columns, room, LEAST_CURVED)
+    scale, level = scale_of(xp, columns, room, LEAST_CURVED)
 
     def product(v: Array) -> Array:
         w = v / scale
@@ -84,7 +108,7 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
     right = excess / scale
     zero = xp.zeros_like(right)
     size = xp.sum(right * right, axis=-1)
-    enough = size * float(xp.finfo(slopes.dtype).eps) ** 1.5
+    enough = size * float(xp.finfo(part.dtype).eps) ** 1.5
 
     def unfinished(s: Any) -> Array:
         return xp.any(s[3] > enough)
@@ -101,34 +125,32 @@ def conjugate(slopes: Array, excess: Array, room: Array, damping: Array) -> tupl
         return solution + length * towards, rest, rest + ratio * towards, new
 
     state: Any = (zero, right, right, size)
-    solution, _, _, left = while_loop(slopes, unfinished, advance, state, PRODUCTS)
+    solution, _, _, left = while_loop(part, unfinished, advance, state, PRODUCTS)
     return solution / scale, left > enough
 
 
-def schur(product: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:
+def schur(xp: Any, product: Array, columns: Array, scale: Array, level: Array, at: Array) -> Array:
     """Return S = D_c − WᵀD_r⁻¹W, divided by a scale of its rows and columns, of `scale_of`.
 
     `product` is WᵀD_r⁻¹W. The diagonal of S is then at most 1. S is 0 along a constant, for β + 1
     and α − 1 give the same weights; there it is 1 instead.
     """
-    whole = diagonal(columns, at) - product
+    whole = diagonal(xp, columns, at) - product
     across = level[..., :, None] * level[..., None, :]
     found: Array = whole / scale[..., :, None] / scale[..., None, :] + across
     return found
 
 
-def weighted(slopes: Array) -> tuple[Array, Array]:
+def weighted(xp: Any, slopes: Array) -> tuple[Array, Array]:
     """Return D_r^−½·W and the diagonal of D_c."""
-    xp = namespace(slopes)
     rows, columns = xp.sum(slopes, axis=-1), xp.sum(slopes, axis=-2)
     least = float(xp.finfo(slopes.dtype).smallest_normal)
     inverse = xp.where(rows > least, 1 / xp.sqrt(xp.where(rows > least, rows, 1.0)), 0.0)
     return slopes * inverse[..., None], columns
 
 
-def scale_of(columns: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
+def scale_of(xp: Any, columns: Array, room: Array, least_curved: float) -> tuple[Array, Array]:
     """Return the scale of columns, and the constant in it."""
-    xp = namespace(columns)
     least = float(xp.finfo(columns.dtype).smallest_normal)
     size = xp.maximum(columns, least_curved * room)
     size = xp.where(size > least, size, 1.0)
@@ -137,13 +159,13 @@ def scale_of(columns: Array, room: Array, least_curved: float) -> tuple[Array, A
     return scale, level
 
 
-def curvature(slopes: Array, step: Array) -> Array:
+def curvature(xp: Any, slopes: Array, step: Array) -> Array:
     """Return stepᵀ·S·step."""
-    xp = namespace(slopes)
     rows = xp.sum(slopes, axis=-1)
     mean = (slopes @ step[..., None])[..., 0] / xp.where(rows > 0, rows, 1.0)
     away = step[..., None, :] - mean[..., None]
-    return xp.sum(slopes * away**2, axis=(-2, -1))
+    curved: Array = xp.sum(slopes * away**2, axis=(-2, -1))
+    return curved
 
 
 def on_diagonal(values: Array) -> Array:
@@ -152,17 +174,18 @@ def on_diagonal(values: Array) -> Array:
     return numbers[:, None] == numbers
 
 
-def diagonal(values: Array, at: Array) -> Array:
+def diagonal(xp: Any, values: Array, at: Array) -> Array:
     """Return matrices with these diagonals, which lie `at` these entries."""
-    return namespace(values).where(at, values[..., None], 0.0)
+    matrices: Array = xp.where(at, values[..., None], 0.0)
+    return matrices
 
 
 def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:
     """Return F′ of each entry, for most links from the weights F; 0 where an entry is excluded."""
-    xp = namespace(y)
     rest = 1 - weights
     if link is links.logistic:
         return weights * rest
+    xp = namespace(y)
     if link is links.laplace:
         return xp.minimum(weights, rest)
     if hasattr(link.inner, "slope_at") and link is not links.normal:
@@ -197,17 +220,8 @@ def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link
     return moving, z, link.map_alpha(lambda alpha: alpha[..., None])
 
 
-def room_of(p: Columns) -> Array:
+def room_of(xp: Any, p: Columns) -> Array:
     """Return what the error of a column's sum is relative to; 1 for closed columns."""
-    xp = namespace(p.c)
     room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
-    return xp.where((p.number > 0) & (room > 0), room, 1.0)
-
-
-def centred(p: Columns, beta: Array) -> Array:
-    """Return prices of mean 0 over the columns that are open, 0 for the others."""
-    xp = namespace(p.c)
-    some = p.number > 0
-    number = xp.sum(some, axis=-1)
-    mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / xp.where(number > 0, number, 1)
-    return xp.where(some, beta - mean[..., None], 0.0)
+    relative: Array = xp.where((p.number > 0) & (room > 0), room, 1.0)
+    return relative

@@ -11,14 +11,15 @@ Nothing here has a derivative; `implicit.py` attaches them.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
-from kofn.arrays.flow import only_if_like, where_like, while_loop, zeros_of
-from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.flow import namespace_like, only_if_like, while_loop, zeros_of
+from kofn.arrays.kinds import Array, is_jax
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import opened, settled
 from kofn.maps.assignment.newton import room_of
-from kofn.maps.assignment.sight import InMemory, Matrix, spread_of
+from kofn.maps.assignment.sight import Matrix, in_memory
 
 COLD = 60
 """Passes over the matrix at the temperature given, from prices of 0; most need four to ten."""
@@ -87,13 +88,13 @@ class _Task(NamedTuple):
     room: Array  # what the error of a column is relative to
     spread: Array  # of the scores
     when: Any  # only_if of flow.py, for these arrays
-    where: Any  # as of the namespace
+    zeros: Any  # zeros_of of flow.py
 
     def pick(self, otherwise: Array, *cases: tuple[Array, Any]) -> Array:
         """Return the value of the last case whose flag of a matrix is set, or else `otherwise`."""
         for flags, value in cases:
             flags = flags[..., None] if otherwise.ndim > flags.ndim else flags
-            otherwise = self.where(flags, value, otherwise)
+            otherwise = self.xp.where(flags, value, otherwise)
         return otherwise
 
 
@@ -151,16 +152,16 @@ class Verdict(NamedTuple):
 
 def prices(x: Array, k: Array, c: Array, t: Array, link: Link) -> Prices:
     """Return the prices of columns at which they have their sums, and rows theirs."""
-    xp, of = namespace(x), settled(x, k, c)
-    p = opened(x, k, c, t, of)
-    beta, warm, met = searched(InMemory(p, link, spread_of(p.x)))
+    xp = namespace_like(x)
+    of = settled(xp, x, k, c)
+    beta, warm, met = searched(in_memory(opened(xp, x, k, c, t, of), link))
     good = (of.possible & met)[..., None]
     return Prices(xp.where(good, beta, math.nan), warm, of.live, of.full)
 
 
 def searched(p: Matrix) -> tuple[Array, Array, Array]:
     """Return the prices of open columns, the temperature, and whether the sums are met."""
-    xp = namespace(p.c)
+    xp = namespace_like(p.c)
     zero = xp.zeros_like(p.t)
     largest = float(xp.finfo(p.c.dtype).max)
     none = xp.zeros_like(p.t, dtype=xp.bool)
@@ -169,15 +170,13 @@ def searched(p: Matrix) -> tuple[Array, Array, Array]:
         *(nothing, nothing, zero, zero, zero + 1, none, zero, zero + 1),
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
-    task = _Task(xp, p, p.t, room_of(p), p.spread, only_if_like(p.c), where_like(p.c))
+    zeros = zeros_of if is_jax(p.c) else xp.zeros_like
+    task = _Task(xp, p, p.t, room_of(xp, p), p.spread, only_if_like(p.c), zeros)
 
     def unfinished(s: _State) -> Array:
         return xp.any(s.active)
 
-    def advance(s: _State) -> _State:
-        return _advanced(task, s)
-
-    s = while_loop(p.c, unfinished, advance, state, MOST)
+    s = while_loop(p.c, unfinished, partial(_advanced, task), state, MOST)
     late = s.active & (s.hot > 0)
     s = s._replace(
         base=xp.where(late[..., None], s.kept, s.base),
@@ -203,7 +202,8 @@ def _look(task: _Task, s: _State) -> Look:
 
 
 def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
-    xp, where, matrix, t, error = task.xp, task.where, task.matrix, s.t, seen.error
+    xp, matrix, t, error = task.xp, task.matrix, s.t, seen.error
+    where = xp.where
     tolerance, most = (1e-12, 1e-4) if float(xp.finfo(t.dtype).eps) < 1e-12 else (5e-7, 2e-3)
     good, retry, careful, part, low, high = _shortened(task, s, seen)
     far = (s.passes == 0) & (error > 1)
@@ -237,7 +237,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
 
 def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
     """Return `good`, whether a part of the step is tried, `careful`, and the part, low and high."""
-    xp, where, gain, rest = task.xp, task.where, s.gain, seen.rest
+    xp, where, gain, rest = task.xp, task.xp.where, s.gain, seen.rest
     # R·step falls along the step, to 0 where the convex function is least.
     good = ~(rest < -gain / 2)
     shorter = s.length * xp.clip(gain / where(good, 1.0, gain - rest), 0.1, 0.5)
@@ -267,7 +267,7 @@ def _next(task: _Task, s: _State, seen: Look, verdict: Verdict) -> _State:
     damping = _damping(task, s, seen, verdict)
     same = s.step, s.gain
     step, gain = task.when(verdict.moving, lambda: _newton(task, s, seen, damping), same)
-    zero = zeros_of(s.t)
+    zero = task.zeros(s.t)
     moved = s._replace(
         base=seen.beta,
         step=step,
@@ -319,7 +319,7 @@ def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _Sta
 
 
 def _damping(task: _Task, s: _State, seen: Look, verdict: Verdict) -> Array:
-    where, good = task.where, verdict.good
+    where, good = task.xp.where, verdict.good
     full = good & (s.length == 1)
     damping = where(full, s.damping / 4, where(good | verdict.careful, s.damping, s.damping * 4))
     damping = where(full & ~(seen.error < s.best), damping / 16, damping)
@@ -328,7 +328,7 @@ def _damping(task: _Task, s: _State, seen: Look, verdict: Verdict) -> Array:
 
 def _newton(task: _Task, s: _State, seen: Look, damping: Array) -> tuple[Array, Array]:
     """Return the next step, and R·step."""
-    xp, where = task.xp, task.where
+    xp, where = task.xp, task.xp.where
     errors = seen.excess, seen.error, task.room, damping
     step = task.matrix.newton_step(seen.of, *errors) * s.t[..., None]
     # On flat ground, where S is nearly singular, it would leap far beyond all prices.

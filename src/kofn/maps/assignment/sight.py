@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn.arrays.kinds import Array, full_like, namespace
-from kofn.links.link import Link
+from kofn.adapters import route
+from kofn.arrays.flow import namespace_like, only_if_like
+from kofn.arrays.kinds import Array, is_jax, namespace
+from kofn.links.link import BuiltIn, Link
 from kofn.maps.assignment.margins import Columns, Open
-from kofn.maps.assignment.newton import (
-    centred,
-    curvature,
-    newton_step,
-    slopes_of,
-    theta_of,
-    weights_of,
-)
+from kofn.maps.assignment.newton import Steps, curvature, slopes_of, steps_of, theta_of
 from kofn.maps.assignment.wide import Near, near
+from kofn.operations.topk import WEIGHTS
 
 
 class Matrix(Columns, Protocol):
@@ -61,69 +58,76 @@ class Seen(NamedTuple):
     weights: Array
 
 
-class InMemory(NamedTuple):
-    """Matrices as arrays."""
+class Rows(NamedTuple):
+    """Rows of matrices, which a search looks at for many prices and temperatures."""
 
-    open: Open
-    link: Link
+    xp: Any  # the namespace of the arrays
+    when: Any  # of `near`
+    k: Array
     spread: Array
+    link: Link
+    weights: Callable[[Array, Array], Array]  # of scores, and a temperature for each row
 
-    @property
-    def c(self) -> Array:
-        return self.open.c
+    def at(self, y: Array, t: Array) -> Seen:
+        """Return the weights of rows of scores less prices."""
+        rows = near(self.xp, self.when, y, self.k, t, self.spread)
+        return Seen(rows, self.weights(rows.y, rows.t))
 
-    @property
-    def number(self) -> Array:
-        return self.open.number
+    def slopes(self, seen: Seen) -> Array:
+        """Return F′ of each entry."""
+        return slopes_of(self.link, seen.weights, seen.rows.y, self.k, seen.rows.t[..., 0])
 
-    @property
-    def t(self) -> Array:
-        return self.open.t
+    def thresholds(self, y: Array, t: Array) -> Array:
+        """Return the thresholds of rows of scores less prices, 0 where they are infinite."""
+        rows, xp = near(self.xp, self.when, y, self.k, t, self.spread), self.xp
+        theta = theta_of(self.link, rows.y, self.k, rows.t)
+        finite: Array = xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
+        return finite
+
+
+def rows_of(x: Array, k: Array, spread: Array, link: Link) -> Rows:
+    """Return rows like those of the matrices x."""
+    when = only_if_like(x) if isinstance(link, BuiltIn) and not is_jax(x) else None
+    return Rows(namespace_like(x), when, k, spread, link, route.again(WEIGHTS, x, k, link))
+
+
+class InMemory(NamedTuple):
+    """Matrices as arrays, with what is the same at all prices."""
+
+    x: Array
+    c: Array
+    number: Array
+    t: Array
+    spread: Array
+    rows: Rows
+    steps: Steps
 
     def look(self, beta: Array, t: Array) -> tuple[Seen, Array]:
-        seen = seen_at(self.open, beta, t, self.spread, self.link)
-        return seen, namespace(beta).sum(seen.weights, axis=-2) - self.open.c
+        seen = self.rows.at(self.x - beta[..., None, :], t)
+        return seen, self.rows.xp.sum(seen.weights, axis=-2) - self.c
 
     def newton_step(
         self, seen: Seen, excess: Array, error: Array, room: Array, damping: Array
     ) -> Array:
-        return newton_step(self.open, self._slopes(seen), excess, error, room, damping)
+        return self.steps.step(self.rows.slopes(seen), excess, error, room, damping)
 
     def curvature(self, seen: Seen, step: Array) -> Array:
-        return curvature(self._slopes(seen), step)
+        return curvature(self.rows.xp, self.rows.slopes(seen), step)
 
     def rounding(self, seen: Seen, beta: Array, t: Array) -> Array:
-        return rounding(self.open.x, seen.weights, beta, t)
+        return rounding(self.x, seen.weights, beta, t)
 
     def alternated(self, beta: Array, t: Array) -> Array:
-        xp, p = namespace(beta), self.open
-        alpha = self._thresholds(p.x - beta[..., None, :], p.k, t)
-        turned = xp.moveaxis(p.x - alpha[..., :, None], (-1,), (-2,))
-        return centred(p, self._thresholds(turned, p.c, t))
-
-    def _slopes(self, seen: Seen) -> Array:
-        return slopes_at(seen, self.open.k, self.link)
-
-    def _thresholds(self, y: Array, k: Array, t: Array) -> Array:
-        return thresholds_of(y, k, t, self.spread, self.link)
+        alpha = self.rows.thresholds(self.x - beta[..., None, :], t)
+        turned = self.rows.xp.moveaxis(self.x - alpha[..., :, None], (-1,), (-2,))
+        return self.steps.centred(self.rows._replace(k=self.c).thresholds(turned, t))
 
 
-def seen_at(p: Open, beta: Array, t: Array, spread: Array, link: Link) -> Seen:
-    """Return the weights of rows at some prices of columns."""
-    rows = near(p.x - beta[..., None, :], p.k, t, spread, link)
-    return Seen(rows, weights_of(link, rows.y, p.k, rows.t))
-
-
-def slopes_at(seen: Seen, k: Array, link: Link) -> Array:
-    """Return F′ of each entry."""
-    return slopes_of(link, seen.weights, seen.rows.y, k, seen.rows.t[..., 0])
-
-
-def thresholds_of(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Array:
-    """Return the thresholds of rows, 0 where they are infinite."""
-    rows = near(y, k, t, spread, link)
-    theta, xp = theta_of(link, rows.y, k, rows.t), namespace(y)
-    return xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
+def in_memory(p: Open, link: Link) -> InMemory:
+    """Return the open part of matrices as the search sees it."""
+    xp = namespace_like(p.x)
+    rows = rows_of(p.x, p.k, spread := spread_of(xp, p.x), link)
+    return InMemory(p.x, p.c, p.number, p.t, spread, rows, steps_of(xp, p))
 
 
 def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
@@ -134,20 +138,18 @@ def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
     return 8 * float(xp.finfo(x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
-def spread_of(x: Array) -> Array:
+def spread_of(xp: Any, x: Array) -> Array:
     """Return the difference between the greatest and the least score of each matrix, half of the
     greatest float at most; 0 if no entry is open.
     """
-    xp = namespace(x)
     high = xp.max(x, axis=(-2, -1))
     low = xp.min(xp.where(x > -math.inf, x, math.inf), axis=(-2, -1))
-    return apart(low, high)
+    return apart(xp, low, high)
 
 
-def apart(low: Array, high: Array) -> Array:
+def apart(xp: Any, low: Array, high: Array) -> Array:
     """Return high − low as `spread_of` does."""
-    xp = namespace(high)
     most = float(xp.finfo(high.dtype).max) / 2
-    return xp.where(
-        high > low, xp.minimum(high / 2 - low / 2, full_like(high, (), most / 2)) * 2, 0.0
-    )
+    half = xp.clip(high / 2 - low / 2, -math.inf, most / 2)
+    difference: Array = xp.where(high > low, half * 2, 0.0)
+    return difference

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Never, overload
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.dtensor import is_dtensor
-from kofn.arrays.flow import only_if
+from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import (
     Array,
     cast,
@@ -19,6 +19,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
@@ -46,6 +47,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: None = None,
+    **others: Never,
 ) -> ArrayT: ...
 @overload
 def soft_assignment(
@@ -58,6 +60,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: int,
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]: ...
 def soft_assignment(
     scores: ArrayT,
@@ -69,6 +72,7 @@ def soft_assignment(
     mask: Array | None = None,
     hard: bool = False,
     rounds: int | None = None,
+    **others: Never,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Return weights F((scores − α − β)/temperature): rows sum to k, columns to their capacity.
 
@@ -142,6 +146,8 @@ def soft_assignment(
                [0., 0., 1.],
                [1., 0., 0.]])
     """
+    if others:
+        raise unknown_keyword(soft_assignment, others)
     refuse("soft_assignment")
     link, is_hard = table.resolve(link), check_flag("hard", hard)
     if rounds is not None:
@@ -170,6 +176,7 @@ def soft_assignment_prices(
     link: LinkName | Link = "logistic",
     temperature: float | Array = 1.0,
     mask: Array | None = None,
+    **others: Never,
 ) -> tuple[ArrayT, ArrayT]:
     """Return α and β of soft_assignment: weights are F((scores − α − β)/T), and Σβ is 0.
 
@@ -202,6 +209,8 @@ def soft_assignment_prices(
         >>> columns.round(3)
         array([ 0.698, -0.098, -0.599])
     """
+    if others:
+        raise unknown_keyword(soft_assignment_prices, others)
     refuse("soft_assignment_prices")
     link = table.resolve(link)
     given = matrices(scores, k, capacity, link, temperature, mask)
@@ -284,18 +293,18 @@ def _solved(
     if turned:
         x, k, c = _turned(x), c, k
     x = contiguous(x)  # NumPy's functions may round otherwise where numbers lie apart in memory
-    x, t, unit = _in_units(x, t)
+    xp = namespace_like(x)
+    x, t, unit = _in_units(xp, x, t)
     fixed = [stop_gradient(each) for each in (x, k, c, t)]
     beta, warm, live, full = _prices_of(fixed, link.map_alpha(stop_gradient))
     # T times a constant: a raised temperature has the derivatives of the one given.
-    p = opened(x, k, c, t * (warm / stop_gradient(t)), Settled(live, full, full))
+    p = opened(xp, x, k, c, t * (warm / fixed[3]), Settled(live, full, full))
     return _Solved(*attached(p, beta, link, full, turned), full, link, turned, unit)
 
 
-def _in_units(x: Array, t: Array) -> tuple[Array, ...]:
+def _in_units(xp: Any, x: Array, t: Array) -> tuple[Array, ...]:
     """Return scores and T of each matrix in a unit in which squares of scores are floats."""
-    xp, fixed = namespace(x), stop_gradient(x)
-    spread, info = spread_of(fixed), xp.finfo(x.dtype)
+    spread, info = spread_of(xp, stop_gradient(x)), xp.finfo(x.dtype)
     large = spread > float(info.max) ** 0.5
     unit = xp.where(large, spread, 1.0)
 
@@ -303,7 +312,7 @@ def _in_units(x: Array, t: Array) -> tuple[Array, ...]:
         least = full_like(unit, (), float(info.smallest_normal))
         return x / unit[..., None, None], xp.maximum(t / unit, least)
 
-    return *only_if(large, small, (x, t)), unit
+    return *only_if_like(x)(large, small, (x, t)), unit
 
 
 def _prices_of(arrays: Any, link: Link) -> Prices:
@@ -326,7 +335,8 @@ def _weights(*arrays: Any, link_id: str, number: float | None) -> Array:
 def _weights_at(s: _Solved) -> Array:
     y = s.open.x - s.beta[..., None, :]
     weights = weights_of(s.link, y, s.open.k, s.open.t[..., None])
-    weights = namespace(y).where(s.full & ~namespace(y).isnan(s.beta)[..., None, :], 1.0, weights)
+    xp = namespace(y)
+    weights = xp.where(s.full & ~xp.isnan(s.beta)[..., None, :], 1.0, weights)
     return _turned(weights) if s.turned else weights
 
 

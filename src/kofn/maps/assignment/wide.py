@@ -9,13 +9,11 @@ weight of one that is just there, 1 or 0.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.adapters import route
-from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import Array, is_jax, namespace
-from kofn.links.link import BuiltIn, Link
+from kofn.arrays.kinds import Array
 from kofn.rows.given import given_again
 
 REACH = 1e4
@@ -33,15 +31,15 @@ class Near(NamedTuple):
     unit: Array  # (…, 1)
 
 
-def near(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Near:
+def near(xp: Any, when: Any, y: Array, k: Array, t: Array, spread: Array) -> Near:
     """Return the rows of matrices, in temperatures where `spread` is wider than kernels take.
 
-    Links of the caller's own may have longer tails, and JAX has no kernel to leave.
+    `xp` and `when` are the namespace of the arrays and their `only_if`, or None: rows stay as they
+    are. Links of the caller's own may have longer tails, and JAX has no kernel to leave.
     """
-    xp = namespace(y)
     t = t[..., None]
     plain = Near(y, t, xp.zeros_like(k), xp.ones_like(t))
-    if is_jax(y) or not isinstance(link, BuiltIn):
+    if when is None:
         return plain
     far = (spread > WIDE * t[..., 0])[..., None]
 
@@ -59,4 +57,5 @@ def near(y: Array, k: Array, t: Array, spread: Array, link: Link) -> Near:
         one = xp.where(far, 1.0, t)
         return Near(together, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
 
-    return only_if(far, brought, plain)
+    close: Near = when(far, brought, plain)
+    return close

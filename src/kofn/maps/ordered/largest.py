@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, Never
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_count, check_flag
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, cast, move_axis, quiet
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import comparable, outermost, take_along_last
 from kofn.arrays.typing import ArrayT, KindT
 from kofn.operations.choice import FIRST, FIRST_OF_MASKED, way_of
@@ -32,6 +33,7 @@ def topk(
     largest: bool = True,
     sorted: bool = True,  # as torch.topk has it
     mask: Array | None = None,
+    **others: Never,
 ) -> TopK[ArrayT]:
     """Return (values, indices) of the k largest entries along `dim`, exactly.
 
@@ -67,6 +69,8 @@ def topk(
         >>> topk(np.array([3, 1, 2, 1]), 3, largest=False).indices
         array([1, 3, 2])
     """
+    if others:
+        raise unknown_keyword(topk, others)
     form = form_of(x, dim, "x", integers=True)
     k = check_count(k, form.n)
     rows, smallest = form.last(x), not check_flag("largest", largest)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
+from kofn import kernels
 from kofn.adapters import route
+from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_flag
+from kofn.arrays.checks import check_choice, check_flag, check_number
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
     Array,
@@ -16,11 +18,13 @@ from kofn.arrays.kinds import (
     default_float,
     full_like,
     is_jax,
+    is_torch,
     most_precise_dtype,
     move_axis,
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import (
     as_numbers,
     comparable,
@@ -29,10 +33,19 @@ from kofn.arrays.operations import (
     take_along_last,
 )
 from kofn.arrays.typing import ArrayT
-from kofn.maps.ordered.interpolated import LONG, Interpolation, Wanted, mirrored, quantiles, wanted
+from kofn.maps.ordered.interpolated import (
+    INTERPOLATIONS,
+    LONG,
+    Interpolation,
+    Wanted,
+    mirrored,
+    quantiles,
+    wanted,
+)
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
-from kofn.rows.given import last_mask
+from kofn.operations.quantiles import QUANTILE
+from kofn.rows.given import NUMBERS, last_mask
 
 __all__ = ["quantile"]
 
@@ -47,6 +60,7 @@ def quantile(
     mask: Array | None = None,
     temperature: float = 0.0,
     ignore_nan: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return the q-quantile of each row: the number at place (n − 1)·q of its sorted numbers.
 
@@ -99,6 +113,8 @@ def quantile(
         >>> quantile(np.array([3, 2, 1, 4]), 0.5)
         np.float64(2.5)
     """
+    if others:
+        raise unknown_keyword(quantile, others)
     ignore_nan, keepdim = check_flag("ignore_nan", ignore_nan), check_flag("keepdim", keepdim)
     if dim is None and getattr(x, "ndim", 1) == 0:  # a row of one number
         x, keepdim = namespace(x).reshape(x, (1,)), False
@@ -111,11 +127,31 @@ def quantile(
     if ignore_nan and floats:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known
-    of = wanted(q, interpolation, temperature, rows)
-    with quiet(x):
-        answer = of_dense(rows, playing, of)
+    answer = None
+    if playing is None and floats and temperature == 0 and type(q) in NUMBERS and rows.shape[-1]:
+        answer = _of_number(rows, q, interpolation)
+    if answer is None:
+        of = wanted(q, interpolation, temperature, rows)
+        with quiet(x):
+            answer = of_dense(rows, playing, of)
     dtype = form.dtype if floats else default_float(x)
     return _shaped(cast(answer, dtype), form, dim, keepdim, getattr(q, "ndim", 0))
+
+
+def _of_number(rows: Any, q: Any, interpolation: str) -> Any:
+    """Return the quantiles of rows on a device, (…, 1), by one kernel; None if there is none."""
+    if not is_torch(rows) or not of_torch.state.is_plain(rows):
+        return None
+    if kernels.serving_of("choice", rows, "torch", offered="ranked") is None:
+        return None
+    check_choice("interpolation", interpolation, INTERPOLATIONS)
+    at = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]") * (
+        rows.shape[-1] - 1
+    )
+    below = {"nearest": round, "higher": math.ceil}.get(interpolation, math.floor)(at)
+    share = {"linear": at - below, "midpoint": 0.5 * (at > below)}.get(interpolation, 0.0)
+    found = route.by_kernel(QUANTILE, rows, settings=(below, below + (share > 0), share))
+    return None if found is None else found[..., None]
 
 
 def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
 from kofn import links
 from kofn.adapters import route
@@ -19,6 +19,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import arange, comparable, outermost
 from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.interpolated import LONG, Interpolation, mirrored, quantiles, wanted
@@ -29,7 +30,7 @@ from kofn.rows.segments.form import SegmentForm, form_of_segments
 from kofn.rows.segments.given import mask_of
 from kofn.rows.segments.ordered import Ordered, in_column, ordered, states_of
 
-__all__ = ["segment_quantile", "segment_topk"]
+__all__ = ["segment_topk", "segment_quantile"]
 
 
 def segment_topk(
@@ -41,6 +42,7 @@ def segment_topk(
     num_segments: int | None = None,
     largest: bool = True,
     mask: Array | None = None,
+    **others: Never,
 ) -> TopK[ArrayT]:
     """Return (values, indices) of the k largest entries of each segment, exactly.
 
@@ -77,6 +79,8 @@ def segment_topk(
         array([[ 2,  0],
                [ 3, -1]])
     """
+    if others:
+        raise unknown_keyword(segment_topk, others)
     values, form = form_of_segments(x, segment_ids, ptr, num_segments, "x", integers=True)
     k = check_integer("k", k, "an integer ≥ 0", 0)
     descending = check_flag("largest", largest)
@@ -103,6 +107,7 @@ def segment_quantile(
     mask: Array | None = None,
     temperature: float = 0.0,
     ignore_nan: bool = False,
+    **others: Never,
 ) -> ArrayT:
     """Return the q-quantile of each segment: the number at place (n − 1)·q of its sorted numbers.
 
@@ -129,6 +134,8 @@ def segment_quantile(
         >>> segment_quantile(x, 0.5, ptr=np.array([0, 3, 5, 5]))
         array([ 4.,  5., nan])
     """
+    if others:
+        raise unknown_keyword(segment_quantile, others)
     values, form = form_of_segments(x, segment_ids, ptr, num_segments, "x")
     playing = None if mask is None else mask_of(mask, values, form, "x")
     if check_flag("ignore_nan", ignore_nan):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import torch
 from torch import Tensor
 
 from kofn import links
 from kofn.arrays.checks import check_choice, check_temperature
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, table
 from kofn.maps.attention import shared_threshold
@@ -39,6 +40,7 @@ def sparse_flex_attention(
     k: float | Tensor = 8,
     temperature: float | Tensor = 1.0,
     link: LinkName | Link = "logistic",
+    **others: Never,
 ) -> Tensor:
     """Return `sparse_attention`, computed by PyTorch's flex_attention.
 
@@ -77,6 +79,8 @@ def sparse_flex_attention(
         >>> torch.allclose(found, wanted, atol=1e-5)  # doctest: +SKIP
         True
     """
+    if others:
+        raise unknown_keyword(sparse_flex_attention, others)
     check_choice("weights", weights, WEIGHTS)
     groups_of(query, key, value)
     if query.ndim != 4:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from kofn.arrays.checks import (
     check_number,
     check_temperature,
 )
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.torch.state import is_autocast
 from kofn.arrays.typing import LinkName
 from kofn.links import Link
@@ -45,6 +46,7 @@ def sparse_attention(
     link: LinkName | Link = "logistic",
     hard: bool = False,
     need_weights: bool = False,
+    **others: Never,
 ) -> Any:
     """Return w·value, where w are sparse weights of the scores query·keyᵀ·scale.
 
@@ -99,6 +101,8 @@ def sparse_attention(
         >>> output.shape, bool((w.sum(-1) - 1).abs().max() < 1e-5), bool((w == 0).any())
         (torch.Size([2, 4, 6, 8]), True, True)
     """
+    if others:
+        raise unknown_keyword(sparse_attention, others)
     check_choice("weights", weights, ALL)
     groups = groups_of(query, key, value)
     if attn_mask is not None:

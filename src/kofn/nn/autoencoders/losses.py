@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_integer
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.autoencoders.code import sizes_of
 from kofn.nn.autoencoders.sae import SAEOutput, TopKSAE
 
 
-def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = None) -> Tensor:
+def auxk_loss(
+    sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = None, **others: Never
+) -> Tensor:
     """Return ‖e − ê‖²/‖e − ē‖²: how badly silent latents reconstruct the error e of the others.
 
     e = x − reconstruction, without a gradient, ē its mean, and ê the sum of the decoder rows of
@@ -39,6 +44,8 @@ def auxk_loss(sae: TopKSAE, x: Tensor, output: SAEOutput, *, k: int | None = Non
         >>> loss = (output.reconstruction - x).square().mean() + nn.auxk_loss(sae, x, output) / 32
         >>> loss.backward()
     """
+    if others:
+        raise unknown_keyword(auxk_loss, others)
     most = f"an integer in [1, d_sae] (here d_sae = {sae.d_sae})"
     k = max(1, min(sae.d_in // 2, sae.d_sae)) if k is None else k
     k = check_integer("k", k, most, 1, sae.d_sae)

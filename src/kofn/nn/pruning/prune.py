@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from kofn.arrays.checks import check_choice
 from kofn.arrays.dtensor import is_dtensor
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.links import Link, logistic, table
 from kofn.nn.pruning.amounts import kept_of, totals_of
@@ -52,6 +53,7 @@ def prune(
     scores: Literal["learned", "magnitude"] | Callable[[str, Tensor], Tensor] = "learned",
     exclude: Iterable[str] = (),
     example_inputs: Any = None,
+    **others: Never,
 ) -> Pruner:
     """Give each weight of a model a soft mask, F((score − θc)/T), that becomes hard in training.
 
@@ -115,6 +117,8 @@ def prune(
         >>> sum(int((layer.weight != 0).sum()) for layer in pruner.finalize())
         40
     """
+    if others:
+        raise unknown_keyword(prune, others)
     check_choice("scope", scope, ("global", "layer"))
     check_choice("choice", choice, ("soft_topk", "k_subset", "k_subset_sample"))
     if not callable(scores):

@@ -121,7 +121,7 @@ class Pruner(Views):
     def _scores(self) -> Iterator[nn.Parameter]:
         return (each.scores for each in self.members if each.scores is not None)
 
-    def _open(self, *_: Any) -> None:
+    def _open(self, *_: object) -> None:
         if not torch.compiler.is_compiling():
             self._check.begin()
             if self.model.training and not self.frozen:
@@ -130,6 +130,6 @@ class Pruner(Views):
             for row in self.choosers:
                 row.open()
 
-    def _close(self, *_: Any) -> None:
+    def _close(self, *_: object) -> None:
         for row in self.choosers:
             row.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Never
 
 import torch
 from torch import Tensor, nn
 
 from kofn.arrays.checks import check_choice
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.pruning.layout import as_matrix
 from kofn.nn.pruning.targets import refuse_sharded, targets_of
 
@@ -34,6 +35,7 @@ def check_semi_structured(
     backend: Literal["cutlass", "cusparselt"] = "cutlass",
     dtype: torch.dtype | None = None,
     exclude: tuple[str, ...] = (),
+    **others: Never,
 ) -> None:
     """Raise unless torch.sparse.to_sparse_semi_structured takes the weights, moved to a GPU.
 
@@ -62,6 +64,8 @@ def check_semi_structured(
         ValueError: weight of shape (32, 10) does not fit: for torch.float16 and cutlass, rows \
 must be a multiple of 32 and columns of 64
     """
+    if others:
+        raise unknown_keyword(check_semi_structured, others)
     check_choice("backend", backend, tuple(RULES))
     if isinstance(weights, Tensor):
         _check("weights", weights, backend, dtype or weights.dtype)

@@ -38,13 +38,13 @@ class ShardedPruner(Pruner):
             member.on_gradient = self.backward.reduced
 
     @torch.compiler.disable
-    def _open(self, *_: Any) -> None:
+    def _open(self, *_: object) -> None:
         for member in self.members:
             member.attach()
         super()._open()
 
     @torch.compiler.disable
-    def _close(self, module: Any = None, inputs: Any = None, output: Any = None) -> None:
+    def _close(self, module: object = None, inputs: object = None, output: Any = None) -> None:
         if not self.frozen:
             for each in tree_leaves(output):
                 if isinstance(each, Tensor) and each.requires_grad:
@@ -65,7 +65,7 @@ class Backward:
         self.scores: dict[int, Tensor] = {}
         self.seen: dict[int, Any] = {}
 
-    def begin(self, *_: Any) -> None:
+    def begin(self, *_: object) -> None:
         """Put aside the gradients of earlier passes; what arrives now is of masked shards."""
         if self.running or self.pruner.frozen:
             return

@@ -110,7 +110,7 @@ class ShardedWeight(PrunedWeight):
         self.hook.remove()
         del self.target.module._modules[NAME]
 
-    def _before(self, mesh: Any, size: Any, stride: Any, module: Any, policy: Any) -> Any:
+    def _before(self, mesh: Any, size: Any, stride: object, module: object, policy: Any) -> Any:
         """Return the tensor to gather, in the policy's dtype and with the padding it expects."""
         shard = self.masked(self.original).to(policy.param_dtype or self.original.dtype)
         rows = -(-size[0] // mesh.size()) if shard.shape[1:] == size[1:] else len(shard)
@@ -125,7 +125,7 @@ class ShardedWeight(PrunedWeight):
     """Called by a `ShardedPruner` when a gradient of the masked shard arrives."""
 
 
-def _after(gathered: Sequence[Tensor], _: Any, dtype: torch.dtype, *, out: Any = None) -> Any:
+def _after(gathered: Sequence[Tensor], _: object, dtype: torch.dtype, *, out: Any = None) -> Any:
     return (gathered[0], ()) if out is None else None
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
 
 from kofn.adapters.kept_kernels import tally, tally_of
 from kofn.arrays.checks import check_integer
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.routing.following import Following
 from kofn.nn.routing.quantile import QuantileBias
 from kofn.nn.routing.state import Counting, SelectionBias, counts_of, load_statistics, once
@@ -146,7 +147,7 @@ def not_replayed(replayed: Tensor | None, mask: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def step_routers(module: nn.Module, process_group: Any = DEFAULT_GROUP) -> None:
+def step_routers(module: nn.Module, process_group: Any = DEFAULT_GROUP, **others: Never) -> None:
     """Do what `step` of every router in a model does: once per step of the optimizer.
 
     Args:
@@ -165,6 +166,8 @@ def step_routers(module: nn.Module, process_group: Any = DEFAULT_GROUP) -> None:
         >>> optimizer = torch.optim.Adam(model.parameters())
         >>> hook = optimizer.register_step_post_hook(lambda *_: nn.step_routers(model))
     """
+    if others:
+        raise unknown_keyword(step_routers, others)
     routers = [each for each in module.modules() if isinstance(each, RouterBase)]
     if not routers and is_alone(process_group):  # a stage of a pipeline may have none
         warnings.warn(

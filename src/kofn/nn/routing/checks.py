@@ -60,7 +60,7 @@ def normalize(normalize: bool | None, selection: str, k: float) -> bool:
         warnings.warn(
             "a single gate (k = 1) is not normalized, because it would always be 1; "
             "normalize=False says so without this warning",
-            stacklevel=5,  # a wrapper stands before the router's __init__ (arrays/names.py)
+            stacklevel=5,  # a wrapper stands before the router's __init__ (keywords_of_classes.py)
         )
     if normalize is None:
         return selection == "soft" or (selection in EACH_K and k > 1)

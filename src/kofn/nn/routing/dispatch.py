@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
 import torch
 from torch import Tensor
 
 from kofn.arrays.checks import check_broadcasts, check_integer
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.routing.state import counts_of
 from kofn.nn.tensors import check_boolean, check_tensors
 
@@ -80,6 +81,7 @@ def dispatch_plan(
     *,
     mask: Tensor | None = None,
     capacity: int | None = None,
+    **others: Never,
 ) -> DispatchPlan:
     """Return the pairs (token, expert) sorted by expert, with the sizes of the groups.
 
@@ -110,6 +112,8 @@ def dispatch_plan(
         >>> plan.combine(outputs, torch.full((3, 2), 0.5)).shape
         torch.Size([3, 16])
     """
+    if others:
+        raise unknown_keyword(dispatch_plan, others)
     n = check_integer("num_experts", num_experts, "an integer ≥ 1", 1)
     check_tensors(indices=indices, integers=True)
     if indices.ndim != 2 or indices.is_floating_point() or indices.dtype == torch.bool:

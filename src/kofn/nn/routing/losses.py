@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor
 
 from kofn.arrays.autodiff import moving
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.routing.processes import processes_of
 from kofn.nn.routing.state import counts_of
 from kofn.nn.tensors import check_boolean, check_tensors
 
 
 def load_balancing_loss(
-    logits: Tensor, indices: Tensor, mask: Tensor | None = None, *, process_group: Any = None
+    logits: Tensor,
+    indices: Tensor,
+    mask: Tensor | None = None,
+    *,
+    process_group: Any = None,
+    **others: Never,
 ) -> Tensor:
     """Return E·Σ_e f_e·P_e: 1 if the load is even, more if an expert that is favoured gets more.
 
@@ -52,6 +58,8 @@ def load_balancing_loss(
         >>> nn.load_balancing_loss(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.zeros(2, 1).long())
         tensor(1.9998)
     """
+    if others:
+        raise unknown_keyword(load_balancing_loss, others)
     _check(logits, indices)
     live = _live(logits, mask)
     num_experts = logits.shape[-1]
@@ -71,7 +79,7 @@ def load_balancing_loss(
     return num_experts * (load * shares).sum()
 
 
-def router_z_loss(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+def router_z_loss(logits: Tensor, mask: Tensor | None = None, **others: Never) -> Tensor:
     """Return the mean over tokens of logsumexp(logits)², which keeps logits from growing.
 
     Args:
@@ -92,6 +100,8 @@ def router_z_loss(logits: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> nn.router_z_loss(torch.zeros(3, 8))  # (log 8)²
         tensor(4.3241)
     """
+    if others:
+        raise unknown_keyword(router_z_loss, others)
     _check(logits)
     return _mean(_wide(logits).logsumexp(-1).square(), _live(logits, mask))
 

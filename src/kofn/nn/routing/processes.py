@@ -16,7 +16,7 @@ class Processes:
     def __init__(self, group: Any) -> None:
         self.group = group
 
-    def __deepcopy__(self, memo: Any) -> Processes:
+    def __deepcopy__(self, memo: object) -> Processes:
         return self
 
     def __reduce__(self) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kofn.arrays.names import unknown_keyword
 from kofn.nn.routing.following import Following
 from kofn.nn.routing.routing import Routing
 from kofn.nn.tensors import check_boolean
@@ -67,7 +68,7 @@ class RoutingRecord:
 
 
 @contextmanager
-def record_routing(model: nn.Module) -> Iterator[RoutingRecord]:
+def record_routing(model: nn.Module, **others: Never) -> Iterator[RoutingRecord]:
     """Record which experts the tokens of a model go to, in a `with` block.
 
     Args:
@@ -91,6 +92,8 @@ def record_routing(model: nn.Module) -> Iterator[RoutingRecord]:
         >>> record.indices.shape, torch.equal(record.indices[:, 0], indices.int())
         (torch.Size([3, 1, 2]), True)
     """
+    if others:
+        raise unknown_keyword(record_routing, others)
     routers = _routers(model, "nn.record_routing")
     record = RoutingRecord(routers)
     followed = _followed(routers)
@@ -106,7 +109,9 @@ def record_routing(model: nn.Module) -> Iterator[RoutingRecord]:
 
 
 @contextmanager
-def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -> Iterator[None]:
+def replay_routing(
+    model: nn.Module, indices: Any, mask: Tensor | None = None, **others: Never
+) -> Iterator[None]:
     """Send the tokens of a model to experts that were chosen elsewhere, in a `with` block.
 
     The choice alone is replayed. Logits, gates and their gradients come from the live weights,
@@ -145,6 +150,8 @@ def replay_routing(model: nn.Module, indices: Any, mask: Tensor | None = None) -
         >>> indices[0]
         tensor([3, 1])
     """
+    if others:
+        raise unknown_keyword(replay_routing, others)
     routers = _routers(model, "nn.replay_routing")
     table = _table(indices, mask, routers)
     followed = _followed(routers)

@@ -36,7 +36,6 @@ def segment_given(
     link: Link,
     temperature: Any,
     mask: Any,
-    *,
     segment_ids: Any,
     ptr: Any,
     num_segments: Any,

@@ -67,12 +67,12 @@ class AxisRows:
         """Return the places in the whole row of the `count` entries that are here."""
         return self.span(count)[0] + jax.numpy.arange(count)
 
-    def span(self, count: int, like: Any = None) -> tuple[jax.Array, int]:
+    def span(self, count: int, like: object = None) -> tuple[jax.Array, int]:
         """Return where the `count` entries that are here start in whole rows, and their length."""
         return lax.axis_index(self.names) * count, count * self.copies
 
     def before(
-        self, counts: jax.Array, ties: jax.Array, due: Any = None
+        self, counts: jax.Array, ties: jax.Array, due: object = None
     ) -> tuple[jax.Array, jax.Array]:
         """Return the sum of counts, and how many ties there are on the devices before this one."""
         devices = jax.numpy.arange(lax.axis_size(self.names))
@@ -82,7 +82,7 @@ class AxisRows:
         return sums[..., 0], earlier.sum(-1, dtype=self.counted)
 
     def last_key(
-        self, like: jax.Array, keys: jax.Array, count: Any, counts_of: Counts, holds: Counts
+        self, like: jax.Array, keys: jax.Array, count: object, counts_of: Counts, holds: Counts
     ) -> jax.Array:
         """Return as many keys as in `like`: the last at which the sums of `counts_of` hold.
 

@@ -189,24 +189,24 @@ class Assignment:
         """
         given: Any = self.c
         seen = self.seen
-        possible = not (seen.bad or np.any(impossible(given, seen.number)))
-        self.spread: Any = apart(np.array([seen.low]), np.array([seen.high]))
+        possible = not (seen.bad or np.any(impossible(np, given, seen.number)))
+        self.spread: Any = apart(np, np.array([seen.low]), np.array([seen.high]))
         if self.spread[0] > float(np.finfo(np.float64).max) ** 0.5:
             self.unit = float(self.spread[0])
             least = float(np.finfo(np.float64).smallest_normal)
             self.t = np.maximum(self.t / self.unit, least)
         while possible:
-            columns: Any = closing(self.c, given, seen.number)
+            columns: Any = closing(np, self.c, given, seen.number)
             if not (seen.closes or any(flags.any() for flags in columns)):
                 break
             self.closed.append(columns)
             seen = self._survey()
             self.c = given - seen.full
         self.of_columns, self.full, self.number = self.seen.number, seen.full, seen.number
-        possible = possible and not (seen.bad or np.any(impossible(self.c, seen.number)))
+        possible = possible and not (seen.bad or np.any(impossible(np, self.c, seen.number)))
         self.c = np.where(seen.number > 0, self.c, 0.0)
         low, high = np.array([seen.low]) / self.unit, np.array([seen.high]) / self.unit
-        self.spread = apart(low, high)
+        self.spread = apart(np, low, high)
         return possible
 
     def parts(self, what: str, function: Callable[[Part], R]) -> Iterator[R]:
@@ -236,7 +236,7 @@ class Assignment:
         for columns in self.closed:
             none: Any
             every: Any
-            none, every = closed(live, closing(rest, k, number), columns)
+            none, every = closed(live, closing(np, rest, k, number), columns)
             live, full, rest = live & ~none & ~every, full | every, rest - every.sum(-1)
             number = live.sum(-1)
         return Part(x, live, full, k, rest, first)
@@ -255,12 +255,12 @@ class Assignment:
         def see(part: Part) -> Survey:
             x, live, full = part.x, part.live, part.full
             number = live.sum(-1)
-            flags: Any = closing(part.rest, part.k, number)
+            flags: Any = closing(np, part.rest, part.k, number)
             some = number[number > 0].astype(np.float64)
             return Survey(
                 live.sum(-2), full.sum(-2), float(part.k.sum()), len(some),
                 float(some.min(initial=math.inf)), bool((flags[0] | flags[1]).any()),
-                bool(np.any(impossible(part.rest, number))),
+                bool(np.any(impossible(np, part.rest, number))),
                 float(np.min(x, initial=math.inf, where=live)),
                 float(np.max(x, initial=-math.inf, where=live)),
             )  # fmt: skip

@@ -15,9 +15,9 @@ import numpy as np
 from kofn.arrays.kinds import Array
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Open, closed_price
-from kofn.maps.assignment.newton import centred, curvature, damped, dense_step, weighted
+from kofn.maps.assignment.newton import curvature, steps_of, weighted
 from kofn.maps.assignment.search import searched
-from kofn.maps.assignment.sight import rounding, seen_at, slopes_at, thresholds_of
+from kofn.maps.assignment.sight import Rows, Seen, rounding, rows_of
 from kofn.maps.topk import hard_topk, soft_topk, soft_topk_threshold
 from kofn.streaming.assignment.columns import thresholds
 from kofn.streaming.assignment.matrices import Assignment, Part
@@ -51,14 +51,22 @@ class _Matrix:
     def __init__(self, of: Assignment, link: Link) -> None:
         self.of, self.link = of, link
         self.c, self.number, self.t, self.spread = of.c, of.number, of.t, of.spread
+        self.steps = steps_of(np, self)
+
+    def _rows(self, p: Open) -> Rows:
+        return rows_of(p.x, p.k, self.spread, self.link)
+
+    def _seen(self, p: Open, beta: Any, t: Any) -> tuple[Rows, Seen]:
+        rows = self._rows(p)
+        return rows, rows.at(p.x - beta[..., None, :], t)
 
     def look(self, beta: Any, t: Any) -> tuple[_Seen, Any]:
         weights, columns = np.zeros_like(beta), np.zeros_like(beta)
         product = np.zeros((1, beta.shape[-1], beta.shape[-1]))
 
         def see(p: Open) -> tuple[Any, ...]:
-            seen = seen_at(p, beta, t, self.spread, self.link)
-            return seen.weights, *weighted(slopes_at(seen, p.k, self.link))
+            rows, seen = self._seen(p, beta, t)
+            return seen.weights, *weighted(np, rows.slopes(seen))
 
         for of_rows, part, slopes in self.of.each("prices", see):
             weights += np.sum(of_rows, axis=-2)
@@ -67,35 +75,33 @@ class _Matrix:
         return _Seen(beta, t, columns, product), weights - self.c
 
     def newton_step(self, seen: _Seen, excess: Any, error: Any, room: Any, damping: Any) -> Array:
-        of_s = seen.product, seen.columns
-        return centred(self, dense_step(*of_s, excess, room, damped(error, damping)))
+        steps, of_s = self.steps, (seen.product, seen.columns)
+        return steps.centred(steps.dense(*of_s, excess, room, steps.damped(error, damping)))
 
     def curvature(self, seen: _Seen, step: Any) -> Any:
         def see(p: Open) -> Any:
-            there = seen_at(p, seen.beta, seen.t, self.spread, self.link)
-            return curvature(slopes_at(there, p.k, self.link), step)
+            rows, there = self._seen(p, seen.beta, seen.t)
+            return curvature(np, rows.slopes(there), step)
 
         return sum(self.of.each("curvature", see))
 
     def rounding(self, seen: _Seen, beta: Any, t: Any) -> Any:
         def see(p: Open) -> Any:
-            there = seen_at(p, seen.beta, seen.t, self.spread, self.link)
-            return rounding(p.x, there.weights, beta, t)
+            return rounding(p.x, self._seen(p, seen.beta, seen.t)[1].weights, beta, t)
 
         return np.max(list(self.of.each("rounding", see)), axis=0)
 
     def alternated(self, beta: Any, t: Any) -> Array:
         def passes(function: Callable[[np.ndarray], Any]) -> Iterator[Any]:
             def see(p: Open) -> Any:
-                y = p.x - beta[..., None, :]
-                alpha = thresholds_of(y, p.k, t, self.spread, self.link)
+                alpha = self._rows(p).thresholds(p.x - beta[..., None, :], t)
                 x: Any = p.x
                 return function((x - np.asarray(alpha)[..., :, None])[0])
 
             return self.of.each("thresholds of columns", see)
 
         theta = thresholds(passes, self.c[0], t[0], self.link)
-        return centred(self, np.where(np.isfinite(theta), theta, 0.0)[None])
+        return self.steps.centred(np.where(np.isfinite(theta), theta, 0.0)[None])
 
 
 class Solved:

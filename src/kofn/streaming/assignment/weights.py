@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
 from kofn.arrays.checks import check_flag, check_integer, check_temperature, shown
 from kofn.arrays.kinds import Array, framework, is_torch
+from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
@@ -33,6 +34,7 @@ def soft_assignment(
     hard: bool = False,
     rounds: int | None = None,
     progress: Progress | None = None,
+    **others: Never,
 ) -> Any:
     """Return the weights of `kofn.soft_assignment` of a matrix whose rows are read by blocks.
 
@@ -76,6 +78,8 @@ def soft_assignment(
         (array([[0.45 , 0.293, 0.257],
                [0.293, 0.484, 0.224]]), array([[0.257, 0.224, 0.519]]))
     """
+    if others:
+        raise unknown_keyword(soft_assignment, others)
     is_hard = check_flag("hard", hard)
     if rounds is not None:
         check_integer("rounds", rounds, "None, or an integer ≥ 1", 1)
@@ -111,6 +115,7 @@ def soft_assignment_prices(
     temperature: float = 1.0,
     rounds: int | None = None,
     progress: Progress | None = None,
+    **others: Never,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return α and β of `kofn.soft_assignment_prices` of a matrix whose rows are read by blocks.
 
@@ -134,6 +139,8 @@ def soft_assignment_prices(
         >>> soft_topk(np.array([1.0, 2.0, 0.0]) - columns, 1).round(3)  # of a new row
         array([0.12 , 0.581, 0.299])
     """
+    if others:
+        raise unknown_keyword(soft_assignment_prices, others)
     if rounds is not None:
         check_integer("rounds", rounds, "None, or an integer ≥ 1", 1)
     matrix = Matrix(_arrays(scores)[0], check_progress(progress))

@@ -21,6 +21,7 @@ ORDINARY = (
 OF_NAME = {
     "log": partial(losses.topk_cross_entropy, k=(0.5, 0.5)),
     "epsilon": losses.epsilon_cross_entropy,
+    "sets": partial(losses.sparse_softmax_loss, k=3),
 }
 LABELS = torch.tensor([[0, 2, 3, 1, 5, 4, 2, 8, 1], [3, 1, 0, 1, 1, 2, 4, 0, 1]])
 
@@ -125,6 +126,44 @@ def test_class_weights_and_ignored_labels(name, reduction, reference):
             torch.testing.assert_close(
                 found, wanted.to(found.dtype), rtol=1e-4, atol=1e-5, equal_nan=True
             )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(
+    ("name", "margin"), [("am_softmax", 0.35), ("arcface", 0.5), ("arcface", 2)]
+)
+def test_margins(name, margin, dim, dtype, reference):
+    """Cosines of ±1, beyond π − margin, masked, NaN; labels that do not count, or cannot be."""
+    x = torch.randn(9, 9, generator=torch.Generator().manual_seed(0)).tanh().to(dtype)
+    x[1, 2], x[2, 3], x[3], x[4, 4] = 1.0, -1.0, torch.finfo(dtype).min, math.nan
+    x[5, 4], x[6, 2], x[0, 0] = -0.99, -math.inf, 1 + 1e-6
+    x[8, 1] = 0.3
+    labels = LABELS[0].clone()
+    labels[7] = -100
+
+    def called(x):
+        x = (x if dim == -1 else x.T).clone().requires_grad_()
+        how = dict(margin=margin, reduction="sum", temperature=0.3, dim=dim)
+        loss, logits = getattr(losses, name)(x, labels, **how)
+        rows = logits if dim == -1 else logits.T
+        known = [0, 1, 2, 5, 6, 7, 8]
+        finite = rows[known].double().masked_fill(rows[known].isinf(), 0.0)
+        some = getattr(losses, name)(x[known] if dim == -1 else x[:, known], labels[known], **how)[
+            0
+        ]
+        (first,) = torch.autograd.grad(some + finite.cos().sum(), x, create_graph=True)
+        first = first if dim == -1 else first.T
+        (second,) = torch.autograd.grad((first[known] * torch.arange(9.0)).sum(), x)
+        second = second if dim == -1 else second.T
+        return loss.detach(), logits.detach(), first.detach()[known], second[known]
+
+    wide = torch.where(x <= torch.finfo(dtype).min, -math.inf, x).double()
+    close = dict(rtol=1e-4, atol=1e-4) if dtype == torch.float32 else dict(rtol=0.02, atol=0.1)
+    for found, wanted in zip(called(x), reference(called, wide), strict=True):
+        torch.testing.assert_close(found, wanted.to(found.dtype), equal_nan=True, **close)
+    bad = x.detach()[[0]].requires_grad_()
+    assert getattr(losses, name)(bad, torch.tensor([9]))[0].isnan()
 
 
 def test_a_label_out_of_range_is_nan():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from transformers import monkey_patching
 
-from kofn.arrays.names import plain
+from kofn.arrays.names import plain, unknown_keyword
 from kofn.arrays.typing import LinkName
 from kofn.integrations.transformers.routers import classes, table
 from kofn.links import Link
@@ -68,6 +68,7 @@ def patch_routers(
     verbose: bool = True,
     bins: int | None = None,
     ema: float = 0.0,
+    **others: Never,
 ) -> RouterPatch:
     """Replace the routers of transformers models that are created from now on.
 
@@ -108,6 +109,8 @@ def patch_routers(
           (routing): Routing(8 experts, k=2, selection='hard', gates='mixture', normalize=True)
         )
     """
+    if others:
+        raise unknown_keyword(patch_routers, others)
     options = dict(
         selection=selection,
         gates=gates,
@@ -133,7 +136,7 @@ def patch_routers(
     return RouterPatch(patches)
 
 
-def unpatch_routers(*models: str) -> None:
+def unpatch_routers(*models: str, **others: Never) -> None:
     """Undo `patch_routers`; existing models keep their routers.
 
     Args:
@@ -143,6 +146,8 @@ def unpatch_routers(*models: str) -> None:
     Raises:
         ValueError: an unknown model.
     """
+    if others:
+        raise unknown_keyword(unpatch_routers, others)
     _check_names(models)
     for model in models or tuple(table.ACTIVE):
         if table.ACTIVE.pop(model, None) is None:

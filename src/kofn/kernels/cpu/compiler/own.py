@@ -71,7 +71,10 @@ def remade(number: int) -> Remade:
 
 
 def _tables(links: Sequence[Ways]) -> list[tuple[Any, Any]]:
-    """Return the tables of traits, and the same with these links from NEXT on."""
+    """Return pairs: a table of traits of links, and the same table with these links added.
+
+    Their numbers begin with NEXT.
+    """
     more: list[tuple[tuple[int, ...], Callable[[Ways], bool]]] = [
         (contract.TWO_TAILS, lambda link: link.two_tails),
         (contract.BOUNDED, lambda link: not link.two_tails),

@@ -12,12 +12,18 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import LOGISTIC
-from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged
-from kofn.kernels.cpu.rows.formulas import deleted, edge, prepare, written
+from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged, odds
+from kofn.kernels.cpu.rows.formulas import deleted, distance, edge, prepare, tail, written
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.loops import moves_of
-from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.vector_math import quotient, where_positive, widest_vectors
+from kofn.kernels.cpu.runtime.intrinsics import add_to, block, plus, pointer
+from kofn.kernels.cpu.runtime.vector_math import (
+    added,
+    log_beyond,
+    quotient,
+    where_positive,
+    widest_vectors,
+)
 
 
 def loss(kind: int, number: Any) -> Pass:
@@ -34,6 +40,50 @@ def loss(kind: int, number: Any) -> Pass:
         return residual, (term, soft, w, wz)
 
     return pass_of(number, entry, *[zero] * 4, writes=True, numbers=_with_edge(kind, number))
+
+
+def written_loss(kind: int, number: Any) -> Pass:
+    """Do as `write` and then `loss` do of a row of finite scores in play, by what was prepared.
+
+    Σ(p − t), Σ of the terms, #soft, Σw, Σwz, Σ(p − t)(x − mean)/T. Of eight terms one logarithm
+    is taken, that of a product Π(1 + e): its part beyond 1 is kept, which has the digits of each.
+    """
+
+    @in_loop
+    def entry(x, t, kept, hi, lo, per_t, by, inverse, mean):
+        z = distance(x, hi, lo, per_t)
+        tail_, upper, w, _ = tail(kind, kept, by, inverse, by)
+        residual = (number(1) - tail_ if upper else tail_) - t
+        soft = number(0) if (t == number(0)) | (t == number(1)) else number(1)
+        missed = (number(1) - t if upper else -t) * z
+        apart = (x - mean) * per_t
+        return odds(kind, kept, by), residual, (missed, soft, w, w * z, residual * apart)
+
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, by, mean):
+        widest_vectors()
+        scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
+        answers, zero, one = carray(pointer(out), n, number), number(0), number(1)
+        each = carray(pointer(block(zero)), BLOCK, number)
+        by_, apart = number(by), BLOCK // 8
+        at = number(hi), number(lo), number(per_t), by_, one / by_, number(mean)
+        for start in range(0, n, BLOCK):
+            stop = start + BLOCK
+            xs, ts, ps = scores[start:stop], targets[start:stop], answers[start:stop]
+            totals = zero, zero, zero, zero, zero
+            for i in range(xs.size):
+                e, residual, terms = entry(xs[i], ts[i], ps[i], *at)
+                each[i], ps[i], totals = e, residual, plus(totals, terms)
+            for i in range(xs.size, BLOCK):
+                each[i] = zero
+            logs = zero
+            for i in range(apart):
+                beyond = each[i]
+                for j in range(1, 8):
+                    beyond += each[i + j * apart] * (one + beyond)
+                logs += log_beyond(beyond)
+            add_to(sums, (added(ps), totals[0] + logs, *totals[1:]))
+
+    return one_pass
 
 
 def soft_loss(kind: int, number: Any) -> Pass:

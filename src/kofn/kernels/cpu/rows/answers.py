@@ -11,13 +11,11 @@ from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.formulas import edge, shifted
+from kofn.kernels.cpu.rows.forward import is_close
 from kofn.kernels.cpu.rows.lanes import Row, is_deleted, load, nth, part, pass_over, rounded, store
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
-
-MOST_APART = 40.0
-"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
 
 # As solver/equation.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
@@ -77,14 +75,18 @@ def losses(group, lanes, labels, searched, of_alpha):
             if of_alpha and row.g:
                 lanes.in_alpha[r] += pass_over(row, tilt + 1, 0.0, 0.0, 0.0, alpha, 0.0)[0]
             continue
-        if searched and row.kind in OCTAVES and not group.entries:
+        compared = lanes.compared[r] > 0
+        if searched and row.kind in OCTAVES and not group.entries and not compared:
             _write_closely(group, row, lanes)
         lanes.in_alpha[r] = 0.0
         if of_alpha:
             lanes.in_alpha[r] -= pass_over(row, tilt, 0.0, 0.0, 0.0, alpha, 0.0)[0]
         address = np.float64(row.x + label * row.size)
-        sums = pass_over(row, _of_target(group, layout.LOSS), hi, lo, per_t, alpha, address)
-        total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
+        if compared:
+            total, soft, weight, moment = lanes.in_k[r], lanes.size[r], 0.0, 0.0
+        else:
+            sums = pass_over(row, _of_target(group, layout.LOSS), hi, lo, per_t, alpha, address)
+            total, soft, weight, moment = sums[0], sums[1], sums[2], sums[3]
         possible = total < math.inf
         if soft > 0 and row.kind in layout.KNOWS_OMEGA:
             which = _of_target(group, layout.SOFT_LOSS)
@@ -94,13 +96,16 @@ def losses(group, lanes, labels, searched, of_alpha):
         elif soft > 0:
             total = math.nan
             lost = True
+        lanes.in_k[r] = total
+        if compared:
+            continue
         # Σ(p − t) = 0 is not so where a target is out of play, and the loss infinite.
         if possible:
             pivot = pivot_of(hi, lo, lanes.temperature[r], weight, moment)
         else:
             pivot = hi + lo - lanes.temperature[r] * edge(row.kind, alpha)
         sums = pass_over(row, _of_target(group, layout.LEVER), pivot, per_t, 0.0, 0.0, 0.0)
-        lanes.in_k[r], lanes.in_t[r] = total, sums[0]
+        lanes.in_t[r] = sums[0]
     return lost
 
 
@@ -116,8 +121,7 @@ def _write_closely(group, row, lanes):
     alpha = lanes.alpha[r]
     if row.kind == EXPONENTIAL and is_single(row.kind, lanes.k[r]):
         return  # from the greatest score on, without a mean
-    apart, reach = abs(hi + lo - mean), max(lanes.greatest[r] - mean, mean - lanes.least[r])
-    if not (2 * reach <= apart and temperature < apart < MOST_APART * temperature):
+    if not is_close(lanes, r):
         return
     base, per_t = rounded(mean, row.size), 1 / temperature
     by = shifted(row.kind, ((hi - base) + lo) * per_t)

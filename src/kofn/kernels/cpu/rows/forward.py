@@ -9,6 +9,7 @@ from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -23,6 +24,8 @@ from kofn.kernels.cpu.rows.lanes import (
     pass_over,
     pass_over_all,
     plane,
+    rounded,
+    two_floats,
 )
 from kofn.kernels.cpu.rows.search import (
     advance,
@@ -38,12 +41,13 @@ from kofn.kernels.cpu.rows.search import (
     statistics,
 )
 from kofn.kernels.cpu.rows.search_lanes import (
+    MISSED_DOUBLE,
+    MISSED_SINGLE,
     advance_all,
     aim_all,
     alike_all,
     count_all,
     fresh_all,
-    left_all,
     move_all,
     off_all,
     open_all,
@@ -57,8 +61,10 @@ from kofn.kernels.cpu.runtime.split_row import plain
 
 
 @plain
-def weights(group, lanes, wanted, labels):
+def weights(group, lanes, wanted, labels, at_once):
     """Write the weights of a group of rows, if wanted; leave θ as `hi` and `lo` in their lanes.
+
+    Where they are only wanted for a loss, `at_once` with it, p − t may stand in their place.
 
     (0, NaN) says that the search gave up; the answer is whether it did not. Of rows with `few`
     entries the weights are beside these, for `lanes.spread`; the first is that of the label, if
@@ -66,17 +72,20 @@ def weights(group, lanes, wanted, labels):
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    _search(group, lanes, _start(group, lanes, labels), checked)
+    if _start(group, lanes, labels):
+        _sum_up(group, lanes)
+    _search(group, lanes, checked)
     if kind in CAPPED:
         for r in range(count):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
     if wanted:
-        _write(group, lanes, ALL)
+        left = _compare(group, lanes, checked) if at_once else ALL
+        _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
-            _search(group, lanes, False, 0.0)
+            _search(group, lanes, 0.0)
             _write(group, lanes, again)
         _mend(group, lanes)
         if group.entries:
@@ -102,15 +111,13 @@ one in three may halve the bracket.
 
 
 @plain
-def _search(group, lanes, summed, checked):
+def _search(group, lanes, checked):
     """Evaluate the open rows, and take their steps, until the θ of all is found."""
     kind, size = group.row.kind, group.row.size
     for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
             break
-        if summed:
-            sum_up_all(group.lanes)
         if advance_all(group.lanes, kind, size, round_, checked):
             for r in range(group.count):
                 if lanes.state[r] == SPECIAL:
@@ -173,16 +180,30 @@ def _keep_few(group, lanes, labels):
 
 
 @plain
+def _sum_up(group, lanes):
+    """Prepare the rows that are a softmax; their sums tell θ."""
+    if group.entries:
+        pass_over_all(group, layout.FIRST_EVALUATION)
+    else:
+        aim_all(group.lanes, group.row.kind, group.row.size)
+        for r in range(group.count):
+            if lanes.state[r] == SUMMED:
+                lanes.total[r] = pass_at(nth(group, r), lanes, layout.SUM_UP)[0]
+                lanes.fresh[r] = 0.0
+    sum_up_all(group.lanes)
+
+
+@plain
 def _evaluate(group, lanes):
     """Evaluate the rows whose θ is not found; return whether there are any."""
-    any_open = left_all(group.lanes) > 0
+    any_open = count_all(group.lanes, OPEN) > 0
     if group.entries:
         if any_open:
             _prepare(group)
             pass_over_all(group, layout.EVALUATION)
         return any_open
     for r in range(group.count):
-        if lanes.state[r] == OPEN or lanes.state[r] == SUMMED:
+        if lanes.state[r] == OPEN:
             evaluate(part(group, lanes, r), lanes)
     return any_open
 
@@ -211,6 +232,48 @@ def _write(group, lanes, which):
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
+
+
+@plain
+def _compare(group, lanes, checked):
+    """Write p − t at θ, with what a loss needs; return the rows left to others, by their bits.
+
+    The sum of p − t shows how far Σp is from k, the sum of t. Targets that are soft lack their Ω.
+    """
+    row, left = group.row, 0
+    most = MISSED_SINGLE if row.size == 4 else MISSED_DOUBLE
+    for r in range(group.count):
+        if lanes.state[r] != FOUND or lanes.strange[r] > 0 or is_close(lanes, r):
+            left |= 1 << r
+            continue
+        if lanes.fresh[r]:
+            pass_at(nth(group, r), lanes, layout.FIRST_EVALUATION)
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
+        per_t, by, mean = lanes.per_t[r], lanes.by[r], rounded(lanes.mean[r], row.size)
+        sums = pass_over(nth(group, r), layout.WRITTEN_LOSS, hi, lo, per_t, by, mean)
+        lanes.total[r] = lanes.k[r] + sums[0]
+        off = abs(sums[0]) > most * lanes.k[r] or (checked > 0 and _is_off(lanes, r))
+        if off:
+            lanes.fresh[r] = 1.0
+            left |= 1 << r
+            continue
+        pivot = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4])
+        lanes.compared[r], lanes.size[r] = 1.0, sums[2]
+        lanes.in_k[r], lanes.in_t[r] = sums[1], sums[5] - sums[0] * ((pivot - mean) * per_t)
+    return left
+
+
+MOST_APART = 40.0
+"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
+
+
+@plain
+def is_close(lanes, r):
+    """Whether scores are far closer to one another than to θ, and not too far from it."""
+    mean, temperature = lanes.mean[r], lanes.temperature[r]
+    apart = abs(lanes.anchor[r] + temperature * lanes.delta[r] - mean)
+    reach = max(lanes.greatest[r] - mean, mean - lanes.least[r])
+    return 2 * reach <= apart and temperature < apart < MOST_APART * temperature
 
 
 MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation

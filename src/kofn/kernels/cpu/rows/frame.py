@@ -15,9 +15,8 @@ from typing import Any
 from numba import carray, njit
 
 from kofn.kernels.cpu.runtime.intrinsics import add_to, plus, pointer
+from kofn.kernels.cpu.runtime.layout import BLOCK as BLOCK
 from kofn.kernels.cpu.runtime.vector_math import added, widest_vectors
-
-BLOCK = 512
 
 Pass = Callable[..., None]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import BOUNDED
+from kofn.kernels.contract import BOUNDED, EXPONENTIAL
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.rows.formulas import (
     centred,
@@ -155,21 +155,27 @@ def peak(kind: int, number: Any) -> Pass:
 
 
 def first_evaluation(kind: int, number: Any) -> Pass:
-    """Prepare each entry for the anchor of its lane; where it has not moved, it is as before."""
+    """Prepare each entry for the anchor of its lane; where it has not moved, it is as before.
+
+    Their sum, in float64, tells θ of a softmax.
+    """
+    adds = kind == EXPONENTIAL
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, into = number(0), carray(pointer(lanes), 1, LANE)[0]
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
+        sums = carray(vectors(0.0), (VECTORS, LANES), np.float64)
         for r in range(LANES):
-            own[0, r], own[1, r] = into.anchor[r], unit(kind, into.per_t[r])
+            own[0, r], own[1, r], sums[0, r] = into.anchor[r], unit(kind, into.per_t[r]), 0
         for i in range(n):
             for r in range(LANES):
                 v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
                 entries[i, KEPT, r] = v
+                sums[0, r] += v if adds else zero
         for r in range(LANES):
-            into.fresh[r] = 0
+            into.fresh[r], into.total[r] = 0, sums[0, r]
         never_unroll()
 
     return one_pass

@@ -21,7 +21,7 @@ PLACE = {name: LANE.fields[name][1] for name in LANE.names}
 
 OPEN, SPECIAL, FOUND, LOST, CLOSED, SUMMED = range(6)
 """States of a lane. A special one waits for search.py; a closed row needs no equation; a lost one
-is left to the reference; the θ of a summed one is known after the next evaluation."""
+is left to the reference; the θ of a summed one is known from one sum."""
 
 Row = namedtuple("Row", "lane passes kind size x g out n sums team memo")
 """A row: its lane; addresses of passes over it (loops.py), of its scores, cotangents and answer, of

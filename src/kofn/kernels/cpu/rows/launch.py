@@ -79,6 +79,7 @@ def passes_of(
     if code is COMPARE:
         likely = kind == LIKELY
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
+        names += layout.WRITTEN * (cotangent and not short and kind in layout.WITH_ODDS)
         first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
@@ -271,12 +272,12 @@ def plan_of(
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     keeps = is_bounded(kind) and abreast_up_to() < n <= PART
     arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
+    arrays /= 1 + (code is COMPARE and cotangent)  # a search takes as long for one row as for 16
     group = layout.together(n, arrays, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
-    run = code if isinstance(code, Code) else ANSWER
-    plan = planned(work_for(kind, run), each, n, group, grain, room, begun)
-    return plan._replace(told=told_of(kind))
+    run = work_for(kind, code if isinstance(code, Code) else ANSWER)
+    return planned(run, each, n, group, grain, room, begun)._replace(told=told_of(kind))
 
 
 def planned(
@@ -285,10 +286,11 @@ def planned(
     """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
     addresses = np.array([*map(native.address, passes), 0], np.int64)
     chunk = max(abs(group), grain // n // abs(group) * abs(group))
-    width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
-    run, at = native.function(code), native.address(code)
+    width, run = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS, native.function(code)
     cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
-    return Plan(run, at, addresses, address(addresses), group, chunk, room, width, cleared)
+    return Plan(
+        run, native.address(code), addresses, address(addresses), group, chunk, room, width, cleared
+    )
 
 
 def deal(

@@ -13,6 +13,8 @@ from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 SERVED = with_formula("tail", "density", "quantile")
 """The links with compiled weights; nobody asks for sums or losses of one without `integral`."""
 LOGARITHMS = with_formula("logarithm", "hazard")
+WITH_ODDS = with_formula("odds")
+"""The links whose losses of several entries take one logarithm."""
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
 
@@ -49,8 +51,8 @@ LANE = np.dtype(
                 *("anchor", "delta", "base", "by", "low", "high", "low_odds", "high_odds"),
                 *("width", "worth", "leap", "tries", "fresh"),
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
-                # entries were kept, 0 if all were.
-                *("strange", "few"),
+                # entries were kept, 0 if all were; whether p − t stands in the place of p already.
+                *("strange", "few", "compared"),
                 # The sums of the last pass: total and squares of the first one, the others of
                 # an evaluation.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
@@ -83,17 +85,20 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
-FORWARD_ROWS = (*FORWARD, "keep", "spread")
-KEEP, SPREAD = range(len(FORWARD), len(FORWARD_ROWS))
-"""Of rows that are not abreast: the entries of a bounded link that may have a weight."""
+FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up")
+KEEP, SPREAD, SUM_UP = range(len(FORWARD), len(FORWARD_ROWS))
+"""Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax."""
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
+WRITTEN = ("written_loss",)
+"""Weights and loss at once: of targets of weights and links with `odds`, where not abreast."""
 LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LABEL_HAZARD, LABEL_WEIGH, LABEL_SCALE = range(3)  # of logarithms of labels
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
+WRITTEN_LOSS = len(FORWARD_ROWS) + len(TARGETS)
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
 
@@ -108,6 +113,7 @@ BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
+BY_LINK |= {*WRITTEN}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import BOUNDED
+from kofn.kernels.contract import BOUNDED, EXPONENTIAL
 from kofn.kernels.cpu.rows.formulas import (
     centred,
     deleted,
@@ -177,6 +177,19 @@ def moves_of(kind: int, number: Any) -> Any:
         return number(anchor), number(per_t), scale, by_, number(1) / by_, rise
 
     return numbers
+
+
+def sum_up(kind: int, number: Any) -> Pass:
+    """Prepare each entry of a softmax for the greatest, the anchor; their sum."""
+    single = number is np.float32
+
+    @in_loop
+    def entry(x, g, old, anchor, per_t, scale, by, inverse, rise):
+        a = prepare(EXPONENTIAL, (x - anchor) * scale)
+        return a, (a,)
+
+    moves = moves_of(EXPONENTIAL, number)
+    return pass_of(number, entry, number(0), writes=True, weights=single, numbers=moves)
 
 
 def write(kind: int, number: Any) -> Pass:

@@ -54,7 +54,8 @@ def begin_all(address, alpha, each):
     for r in range(LANES):
         lanes.per_t[r] = 1 / lanes.temperature[r]
         lanes.alpha[r] = lanes.alpha[r] if each else alpha
-        lanes.state[r], lanes.strange[r], lanes.few[r] = LOST, 0.0, 0.0
+        lanes.state[r], lanes.strange[r] = LOST, 0.0
+        lanes.few[r], lanes.compared[r] = 0.0, 0.0
     never_unroll()
 
 
@@ -65,18 +66,6 @@ def count_all(address, state):
     lanes, count = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
         count += 1 if lanes.state[r] == state else 0
-    never_unroll()
-    return count
-
-
-@plain
-def left_all(address):
-    """Count the lanes whose θ is yet to be found."""
-    widest_vectors()
-    lanes, count = carray(pointer(address), 1, LANE)[0], 0
-    for r in range(LANES):
-        state = lanes.state[r]
-        count += 1 if (state == OPEN) | (state == SUMMED) else 0
     never_unroll()
     return count
 
@@ -239,17 +228,17 @@ def aim_all(address, kind, size):
 
 @plain
 def sum_up_all(address):
-    """θ of the lanes that one evaluation was enough for."""
+    """θ of the lanes that one sum is enough for."""
     widest_vectors()
-    lanes = carray(pointer(address), 1, LANE)[0]
+    lanes, found = carray(pointer(address), 1, LANE)[0], np.float64(FOUND)
     for r in range(LANES):
-        total = lanes.count[r] + lanes.below[r] - lanes.above[r]
-        summed = lanes.state[r] == SUMMED
-        lanes.delta[r] = (
-            log(total / lanes.k[r] if summed else 1.0) - 1 if summed else lanes.delta[r]
-        )
-        lanes.weight[r] = lanes.k[r] if summed else lanes.weight[r]
-        lanes.state[r] = FOUND if summed else lanes.state[r]
+        total, k, state = lanes.total[r], lanes.k[r], lanes.state[r]
+        delta, weight, below = lanes.delta[r], lanes.weight[r], lanes.below[r]
+        summed = state == SUMMED
+        theta = log(total / k if summed else 1.0) - 1
+        lanes.delta[r], lanes.weight[r] = theta if summed else delta, k if summed else weight
+        lanes.below[r], lanes.above[r] = total if summed else below, 0.0
+        lanes.state[r] = found if summed else state
     never_unroll()
 
 

@@ -54,7 +54,7 @@ def forward(job, own, first, last, alpha):
     for start in range(first, last, abs(words[layout.TOGETHER])):
         group = _group(words, own, start, last - start)
         _tell(words, own, start, group.count, alpha)
-        if not weights(group, lanes, words[layout.OUT] != 0, 0):
+        if not weights(group, lanes, words[layout.OUT] != 0, 0, False):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
         if words[layout.OUT]:
             spread(group, lanes)
@@ -121,7 +121,9 @@ def compare(job, own, first, last, alpha):
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
             wanted = words[layout.OUT] != 0 or not words[layout.LIKELY]
-            lost = not weights(group, lanes, wanted, labels)
+            at_once = words[layout.G] != 0 and group.row.kind in layout.WITH_ODDS
+            at_once = at_once and not group.entries
+            lost = not weights(group, lanes, wanted, labels, at_once)
         if words[layout.LIKELY]:
             lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)
         else:

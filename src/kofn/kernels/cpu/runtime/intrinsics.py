@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.compiler.private import cgutils
-from kofn.kernels.cpu.runtime.layout import AT_ONCE, REGISTER
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, BLOCK, REGISTER
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all passes over a row: (x, g, out, n, sums, hi, lo, per_t, alpha, rest)."""
@@ -136,20 +136,26 @@ def add_to(typingctx, address, terms):
 VECTORS = 8  # what `vectors` has room for
 
 
-@intrinsic
-def vectors(typingctx, like):
-    """Memory for 8 × 16 numbers of the type of `like`, whose address nobody else can hold.
+def _memory_for(count: int) -> Any:
+    @intrinsic
+    def memory_for(typingctx, like):
+        def codegen(context, builder, signature, arguments):
+            number = context.get_value_type(signature.args[0])
+            memory = cgutils.alloca_once(builder, ir.ArrayType(number, count))
+            memory.align = REGISTER
+            return builder.bitcast(memory, context.get_value_type(types.voidptr))
 
-    So sums kept there become registers for the length of a loop, however many lanes they have.
-    """
+        return types.voidptr(like), codegen
 
-    def codegen(context, builder, signature, arguments):
-        number = context.get_value_type(signature.args[0])
-        memory = cgutils.alloca_once(builder, ir.ArrayType(number, VECTORS * 16))
-        memory.align = REGISTER
-        return builder.bitcast(memory, context.get_value_type(types.voidptr))
+    return memory_for
 
-    return types.voidptr(like), codegen
+
+vectors, block = _memory_for(VECTORS * 16), _memory_for(BLOCK)
+"""Memory for 8 × 16 numbers, or for a block of a row, of the type of an argument, whose address
+nobody else can hold.
+
+So sums kept there become registers for the length of a loop, however many lanes they have.
+"""
 
 
 @intrinsic

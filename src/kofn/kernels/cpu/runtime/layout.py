@@ -9,6 +9,8 @@ AT_ONCE = 64  # numbers that are compared at once: a bit of a word for each
 # taken at once.
 NEXT, DONE, COUNT, CHUNK = range(4)
 
+BLOCK = 512  # entries of a row whose sums are in the precision of the scores
+
 PART = 1 << 16  # entries of a long row that one thread takes at a time
 SUMS = 8  # numbers that a pass may add up
 

@@ -245,6 +245,14 @@ def _(e):
 
 
 @inline
+def log_beyond(e):
+    """log(1 + e) for e ≥ 0 of any size: the rounding of 1 + e cancels."""
+    whole = real(e, 1.0) + e
+    rounded = whole - real(e, 1.0)
+    return log(whole) * quotient(e, rounded) if rounded > real(e, 0.0) else e
+
+
+@inline
 def power(base, exponent):
     """base to a positive power for 0 < base ≤ 1; 0 where it would be subnormal."""
     zero, tiny = real(base, 0.0), real(base, 1e-30)

@@ -1,15 +1,19 @@
-"""Hard choices of rows in a GPU's memory, a launch each; what else `ChoiceKernels` has is for array
-code. (Tests: test_kernels_gpu.py.)
+"""Hard choices and sets of largest scores of rows in a GPU's memory, a launch each; what else
+`ChoiceKernels` has is for array code. (Tests: test_kernels_gpu.py.)
 """
 
 from __future__ import annotations
 
+from math import inf, log
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kofn.kernels.contract import AGAINST
 from kofn.kernels.gpu.choice import programs
+from kofn.kernels.gpu.choice import ranked as of_ranks
+from kofn.kernels.gpu.choice import truncated as of_sets
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import launch as rows
 
@@ -46,6 +50,84 @@ def tally(x: Tensor, indices: Tensor, counts: tuple[Tensor, ...]) -> None:
     _launch(
         programs.tally, rows.packed(x), indices.shape[-1], (rows.packed(indices), counts), width
     )
+
+
+def truncated(
+    x: Tensor, k: int | None, p: float | None, temperature: Any, labels: Tensor | None,
+    wanted: bool, min_p: float | None = None, what: int = AGAINST,
+) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+    """Return the softmax over sets of the largest scores, or what else is asked for."""
+    x, share = rows.packed(x), 1.0 if p is None else float(p)
+    out = rows.empty(x, x.shape, torch.float32) if wanted else None
+    each, of_labels = rows.empty(x, x.shape[:-1], torch.float32), labels is not None
+    # An array that nobody touches stands for one that is not there.
+    given = (
+        rows.number(temperature),
+        x if labels is None else rows.packed(labels),
+        x if out is None else out,
+    )
+    least = log(min_p) if min_p else -inf
+    constants = what, bool(k), share < 1, of_labels, wanted
+    _sets(of_sets.truncated, x, given, each, (k or 0, share, least), (), constants)
+    return out, each
+
+
+def rated(
+    x: Tensor, losses: Tensor, labels: Tensor, ignored: int, by_class: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return losses as `losses` of rows rates them, and labels that are in range."""
+    return rows.missed(x, losses, labels, ignored, by_class, known=True)
+
+
+def truncated_gradients(
+    x: Tensor, weights: Tensor, cotangent: Tensor, temperature: Any
+) -> tuple[Tensor, Tensor]:
+    x, weights = rows.packed(x), rows.packed(weights)
+    out, each = rows.empty(x, x.shape), rows.empty(x, x.shape[:-1], torch.float32)
+    given, more = (rows.number(temperature), weights, out), (rows.packed(cotangent),)
+    _sets(of_sets.truncated_back, x, given, each, (0, 1.0, -inf), more, ())
+    return out, each
+
+
+def ranked(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is at a share of the way between numbers of two ranks, its slopes in these,
+    (2, …), and their places, (2, …).
+    """
+    x = rows.packed(x)
+    out = rows.empty(x, x.shape[:-1], torch.float32)
+    slopes = rows.empty(x, (2, *x.shape[:-1]), torch.float32)
+    places = rows.empty(x, (2, *x.shape[:-1]), torch.int64)
+    _ranked(of_ranks.ranked, x.shape, (x, out, slopes, places), low, high, float(share))
+    return out, slopes, places
+
+
+def ranked_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
+    out = rows.empty(x, x.shape)
+    given = rows.packed(cotangent), out, slopes, places
+    _ranked(of_ranks.ranked_back, x.shape, given, 0, 0, 0.0)
+    return out
+
+
+def _ranked(kernel: Any, shape: Any, arrays: Any, *how: Any) -> None:
+    count, n = arrays[2][0].numel(), shape[-1]
+    if count:
+        program = rows.shape_of(n)
+        given, options = of_ranks.Ranks(*arrays, *how, count, n), rows.options_of(program.warps)
+        launch(kernel, -(-count // program.rows), given, (), program[:2], options)
+
+
+def _sets(
+    kernel: Any, x: Tensor, arrays: Any, each: Tensor, size: Any, more: Any, how: Any
+) -> None:
+    n = x.shape[-1]
+    if x.numel():
+        shape = rows.shape_of(n)
+        given = of_sets.Sets(x, *arrays, each, *size, each.numel(), n)
+        options, programs_ = (
+            rows.options_of(shape.warps, rows.WIDER),
+            -(-each.numel() // shape.rows),
+        )
+        launch(kernel, programs_, given, more, (*shape[:2], *how), options)
 
 
 def _launch(kernel: Any, x: Tensor, k: Any, arrays: tuple[Any, ...], more: Any = ()) -> None:

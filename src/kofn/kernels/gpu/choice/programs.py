@@ -28,7 +28,7 @@ class Choices(NamedTuple):
 
 
 @triton.jit
-def _keys(stretch, at, BLOCK: tl.constexpr):
+def keys(stretch, at, BLOCK: tl.constexpr):
     """Return (keys in the order of the scores, which entries there are, the scores)."""
     x, filled = scores(stretch, at, -INF, BLOCK)
     known = tl.where((x <= DELETED) | (x != x), -INF, tl.where(x == 0.0, 0.0, x))
@@ -56,13 +56,13 @@ def hard(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     last, left, bit = rows * 0, here, 31
     bad = nothing
     for at in range(0, given.n, BLOCK):
-        _, _, x = _keys(stretch, at, BLOCK)
+        _, _, x = keys(stretch, at, BLOCK)
         bad += tl.where(x != x, 1.0, 0.0)
     while (bit >= 0) & (tl.max(left.to(tl.int32)) > 0):
         tried = last | (rows * 0 + 1 << bit)
         number = nothing
         for at in range(0, given.n, BLOCK):
-            key, filled, _ = _keys(stretch, at, BLOCK)
+            key, filled, _ = keys(stretch, at, BLOCK)
             number += tl.where((key >= (tried ^ ~LAST)[:, None]) & filled, 1.0, 0.0)
         counted = tl.sum(number, axis=1)
         last = tl.where(left & (counted >= whole), tried, last)
@@ -71,13 +71,13 @@ def hard(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     last = last ^ ~LAST
     number = nothing
     for at in range(0, given.n, BLOCK):
-        key, filled, _ = _keys(stretch, at, BLOCK)
+        key, filled, _ = keys(stretch, at, BLOCK)
         number += tl.where((key > last[:, None]) & filled, 1.0, 0.0)
     rest, before = k - tl.sum(number, axis=1), rows * 0.0
     out = row_of(out_at, rows, given)
     is_bad = tl.sum(bad, axis=1) > 0.0
     for at in range(0, given.n, BLOCK):
-        key, filled, x = _keys(stretch, at, BLOCK)
+        key, filled, x = keys(stretch, at, BLOCK)
         tie = tl.where((key == last[:, None]) & filled, 1.0, 0.0)
         place = before[:, None] + tl.cumsum(tie, axis=1) - 1.0
         share = tl.minimum(tl.maximum(rest[:, None] - place, 0.0), 1.0)
@@ -121,7 +121,7 @@ def largest(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     for i in range(given.k):
         best = none
         for at in range(0, given.n, BLOCK):
-            key, filled, _ = _keys(stretch, at, BLOCK)
+            key, filled, _ = keys(stretch, at, BLOCK)
             place = (tl.arange(0, BLOCK) * -1 + (LAST - at)).to(tl.int64)[None, :]
             each = (key.to(tl.int64) << 32) + place
             best = tl.maximum(best, tl.where(filled & (each < before[:, None]), each, none))

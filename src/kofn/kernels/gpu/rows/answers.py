@@ -13,17 +13,24 @@ from kofn.kernels import contract
 from kofn.kernels.gpu.rows import far
 from kofn.kernels.gpu.rows.formulas import (
     DELETED,
+    EPS,
     INF,
+    LINEAR,
+    NORMAL,
+    POWER,
     SERVED,
+    TINY,
     by_logs,
+    density,
     distance,
     edge,
     has_two_tails,
     is_balanced_by_logs,
     outside,
+    unit,
 )
 from kofn.kernels.gpu.rows.loops import Stretch, Theta, alpha_of_entries, entries, scores
-from kofn.kernels.gpu.rows.one_program import Given, alpha_of, per_row, row_of
+from kofn.kernels.gpu.rows.one_program import Given, alpha_of, load_theta, per_row, row_of
 from kofn.kernels.gpu.rows.words import by_kind
 
 NAMED = dict(z="z", rise="rise")
@@ -198,3 +205,110 @@ def values(given: Given, answer_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOC
     tl.store(answer_at + given.count + rows, tl.sum(slope, axis=1) + known, mask=here)
     in_k = tl.where(tl.abs(hi) == INF, 0.0, center.to(tl.float32)) + known
     tl.store(answer_at + 2 * given.count + rows, in_k, mask=here)
+
+
+@triton.jit
+def _of_ends(KIND: tl.constexpr, y, alpha):
+    """Return F′, 0 where a score is at an end of the support but for rounding, if F′ jumps there:
+    else the rounding of θ decided which scores move it.
+    """
+    if KIND == LINEAR:
+        y += (y + edge(KIND, alpha)) * (32.0 * EPS)
+    if KIND == POWER:
+        y += tl.where(alpha == 2.0, (y + edge(KIND, alpha)) * (32.0 * EPS), 0.0)
+    return density(KIND, y, alpha)
+
+
+@triton.jit
+def _far_logs(KIND: tl.constexpr, x, hi, lo, t, alpha):
+    """Return (log F′ less a number, z) of scores so far off that F′ underflows, in float64."""
+    z = ((x.to(tl.float64) - hi[:, None]) - lo[:, None]) / t[:, None]
+    if is_balanced_by_logs(KIND):
+        _, _, logs = by_logs(KIND, z.to(tl.float32), alpha)
+        logs = logs.to(tl.float64)
+    elif KIND == NORMAL:
+        logs = z * z * -0.5
+    else:
+        logs = -tl.abs(z)
+    return logs, z
+
+
+@triton.jit
+def threshold_gradients(
+    given: Given,
+    cotangent_at,
+    out_at,
+    in_rows_at,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write the cotangents from one of θ: F′/ΣF′, −T/ΣF′ for k and −ΣF′z/ΣF′ for T, as (2, count).
+
+    Where F′ underflows k does not move θ, and log F′ says the shares; without a slope θ is an end
+    of a plateau, which moves with T alone.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = rows < given.count
+    t, answered, solved, theta = load_theta(KIND, given, rows, here)
+    alpha, out = alpha_of_entries(theta), row_of(out_at, rows, given)
+    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    cotangent = tl.load(cotangent_at + rows, mask=here, other=0.0).to(tl.float32)
+    known = tl.where(solved, answered, 0.0) * 0.0 + tl.where(answered != answered, answered, 0.0)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    lever = total
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, _ = scores(stretch, at, -INF, BLOCK)
+        moves = solved[:, None] & ~((tl.abs(x) == INF) | (x <= DELETED))
+        y = distance(x, theta)
+        w = tl.where(moves, _of_ends(KIND, y, alpha), 0.0)
+        total += w
+        z = y / unit(KIND, 1.0) + edge(KIND, alpha)
+        lever += tl.where(w > 0.0, w * z, 0.0)
+    size = tl.sum(total, axis=1)
+    some = size >= TINY / EPS
+    each = cotangent / tl.where(some, size, 1.0) + known
+    for at in range(stretch.first, stretch.last, BLOCK):
+        x, filled = scores(stretch, at, -INF, BLOCK)
+        counts = ~((tl.abs(x) == INF) | (x <= DELETED)) & (some | (known != known))[:, None]
+        w = _of_ends(KIND, distance(x, theta), alpha)
+        put(out, at, tl.where(counts & (tl.abs(answered) != INF)[:, None], w * each[:, None], 0.0),
+            filled, BLOCK)  # fmt: skip
+    end = edge(KIND, theta.alpha) - outside(KIND, theta.alpha)
+    in_k = tl.where(some, -t * each, known)
+    in_t = tl.where(some, -tl.sum(lever, axis=1) * each, -cotangent * end) + known
+    in_t = tl.where(tl.abs(answered) == INF, 0.0, in_t)
+    if has_two_tails(KIND):
+        faint = solved & ~some
+        if tl.max(faint.to(tl.int32)) > 0:
+            hi = tl.where(solved, answered, 0.0).to(tl.float64)
+            rest = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
+            lo, wide = rest.to(tl.float64), t.to(tl.float64)
+            most = tl.zeros((ROWS, BLOCK), tl.float64) - INF
+            for at in range(stretch.first, stretch.last, BLOCK):
+                x, _ = scores(stretch, at, -INF, BLOCK)
+                moves = faint[:, None] & ~((tl.abs(x) == INF) | (x <= DELETED))
+                logs, _ = _far_logs(KIND, tl.where(moves, x, 0.0), hi, lo, wide, alpha)
+                most = tl.maximum(most, tl.where(moves, logs, -INF))
+            highest = tl.max(most, axis=1)
+            highest = tl.where(highest == -INF, 0.0, highest)
+            raised, moment = tl.zeros_like(most), tl.zeros_like(most)
+            for at in range(stretch.first, stretch.last, BLOCK):
+                x, _ = scores(stretch, at, -INF, BLOCK)
+                moves = faint[:, None] & ~((tl.abs(x) == INF) | (x <= DELETED))
+                logs, z = _far_logs(KIND, tl.where(moves, x, 0.0), hi, lo, wide, alpha)
+                e = tl.where(moves, tl.exp(logs - highest[:, None]), 0.0)
+                raised += e
+                moment += tl.where(e > 0.0, e * z, 0.0)
+            whole = tl.sum(raised, axis=1)
+            part = cotangent / tl.where(whole > 0.0, whole, 1.0)
+            for at in range(stretch.first, stretch.last, BLOCK):
+                x, filled = scores(stretch, at, -INF, BLOCK)
+                moves = faint[:, None] & ~((tl.abs(x) == INF) | (x <= DELETED))
+                logs, _ = _far_logs(KIND, tl.where(moves, x, 0.0), hi, lo, wide, alpha)
+                e = tl.where(moves, tl.exp(logs - highest[:, None]), 0.0) * part[:, None]
+                put(out, at, e.to(tl.float32), filled & faint[:, None], BLOCK)
+            mean = (tl.sum(moment, axis=1) * part).to(tl.float32)
+            in_t = tl.where(faint, -mean - cotangent * end, in_t)
+    tl.store(in_rows_at + rows, in_k, mask=here)
+    tl.store(in_rows_at + given.count + rows, in_t, mask=here)

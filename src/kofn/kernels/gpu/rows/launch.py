@@ -7,6 +7,7 @@ alone, so a row's answer does not depend on how many others there are.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import cos, sin
 from typing import Any, NamedTuple
 
 import torch
@@ -97,6 +98,17 @@ def log_gradients(
     return *slopes, in_alpha(x, cotangent, theta, temperature, link, logs=True)
 
 
+def threshold_gradients(
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
+    x = packed(x)
+    found, in_rows = empty(x, x.shape), empty(theta, theta.shape)
+    given = _given(x, k, temperature, theta, link)
+    _answer(answers.threshold_gradients, given, link, (packed(cotangent), found, in_rows))
+    return found, in_rows
+
+
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
     found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
@@ -140,18 +152,50 @@ def losses(
 
 
 def missed(
-    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return (minus the values at labels, as `losses` rates them; labels that are in range)."""
+    x: Tensor, values: Tensor, target: Tensor, ignored: int, by_class: Tensor | None,
+    epsilon: float = 0.0, known: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return (minus the values at labels, as `losses` rates them; labels that are in range). With
+    an `epsilon`, log(1 + nε) − log(value + ε) of rows of n entries in play. Where they are `known`,
+    the losses are given in the place of values.
+    """
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, batch = packed(x), x.shape[:-1]
     found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)
     to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
-    given = _given(x, 1.0, 1.0, found, _ANY)
-    _answer(of_losses.missed, given, None, (to, labels), by_class is not None)
+    given = _given(x, 1.0, epsilon, found, _ANY)
+    how = by_class is not None, epsilon > 0, known
+    _answer(of_losses.missed, given, None, (to, labels), *how)
     return found, labels
+
+
+def margins(
+    x: Tensor, target: Tensor, margin: float, turned: int, temperature: float, ignored: int
+) -> tuple[Tensor, Tensor]:
+    """Return logits with a margin at labels, and there the slope of each row's, times T."""
+    out, slope = (empty(x, shape, torch.float32) for shape in (x.shape, x.shape[:-1]))
+    given = packed(x), packed(target), out, slope, temperature, margin
+    _margins("margins", given, (sin(margin), cos(margin)), ignored, bool(turned))
+    return out, slope
+
+
+def margin_gradients(
+    x: Tensor, cotangent: Tensor, target: Tensor, slope: Tensor, temperature: float, ignored: int
+) -> Tensor:
+    out = empty(x, x.shape)
+    given = packed(cotangent), packed(target), out, slope, temperature, 0.0
+    _margins("margins_back", given, (0.0, 1.0), ignored)
+    return out
+
+
+def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *how: Any) -> None:
+    from kofn.kernels.gpu.rows import margins as of_margins
+
+    count, n = given[3].numel(), given[0].shape[-1]
+    cosines: Any = of_margins.Cosines(*given, *angle, ignored, count, n)
+    _answer(getattr(of_margins, name), cosines, None, (), *how)
 
 
 def weights(
@@ -241,10 +285,10 @@ def _backward_in_parts(
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
     count, n = theta[0].numel(), x.shape[-1]
-    return Given(x, _number(k), _number(temperature), theta, count, n, _number(alpha))
+    return Given(x, number(k), number(temperature), theta, count, n, number(alpha))
 
 
-def _number(one: Any) -> Any:
+def number(one: Any) -> Any:
     # A number goes along with the launch: filling a tensor with it would be another.
     return one if isinstance(one, float) else packed(one)
 

@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
 
 @triton.jit
-def _label_of(given, to, rows, here):
+def label_of(given, to, rows, here):
     """Return (the label of each row, 0 where it is not in range; whether it counts; whether it is
     out of range).
     """
@@ -93,7 +93,7 @@ def losses(
     end = edge(KIND, alpha) - outside(KIND, alpha)
     own, used, wrong = rows, here, rows < 0
     if LABELS:
-        own, used, wrong = _label_of(given, to, rows, here)
+        own, used, wrong = label_of(given, to, rows, here)
     target_at = to.target_at
     step = outside(KIND, theta.alpha) / theta.per_unit
     of_tail = Theta(theta.hi, theta.lo + step, unit(KIND, theta.per_unit), theta.alpha)
@@ -173,7 +173,7 @@ def likelihoods(
     here = rows < given.count
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
     per_t = 1.0 / per_row(given.temperature, rows, here, 1.0)
-    label, used, wrong = _label_of(given, to, rows, here)
+    label, used, wrong = label_of(given, to, rows, here)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
     most, tops, bad, own = nothing - INF, nothing, nothing, nothing - INF
     for at in range(stretch.first, stretch.last, BLOCK):
@@ -182,7 +182,7 @@ def likelihoods(
         most = tl.maximum(most, tl.where(x == INF, -INF, x))
         tops += tl.where(x == INF, 1.0, 0.0)
         bad += tl.where(x != x, 1.0, 0.0)
-        own = tl.maximum(own, tl.where(_is_label(at, label, BLOCK), x, -INF))
+        own = tl.maximum(own, tl.where(is_label(at, label, BLOCK), x, -INF))
     highest, at_label = tl.max(most, axis=1), tl.max(own, axis=1)
     highest = tl.where(highest == -INF, 0.0, highest)
     number = tl.sum(tops, axis=1)
@@ -190,7 +190,7 @@ def likelihoods(
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
         raised = _raised(x, highest, per_t)
-        total += tl.where(_is_label(at, label, BLOCK), 0.0, raised)
+        total += tl.where(is_label(at, label, BLOCK), 0.0, raised)
     others = tl.sum(total, axis=1)
     behind = (highest - at_label) * per_t
     mine = tl.where(at_label == -INF, 0.0, tl.exp(-behind))
@@ -209,7 +209,7 @@ def likelihoods(
             x, filled = scores(stretch, at, -INF, BLOCK)
             share = _raised(x, highest, per_t) * per_whole[:, None]
             at_own = (-others * per_whole)[:, None]
-            residual = tl.where(_is_label(at, label, BLOCK), at_own, share)
+            residual = tl.where(is_label(at, label, BLOCK), at_own, share)
             residual = tl.where(moves[:, None], residual, 0.0)
             apart = (x - at_label[:, None]) * per_t[:, None]
             lever += tl.where(residual != 0.0, residual * apart, 0.0)
@@ -233,34 +233,50 @@ def missed(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BY_CLASS: tl.constexpr,
+    LOGS: tl.constexpr,
+    KNOWN: tl.constexpr,
 ):
     """Write minus the value at each row's label, RATED, and the label, 0 where it is not in range.
 
-    The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss.
+    The values are where p − t is elsewhere; a cotangent of them is minus the one of the loss. LOGS
+    says that the loss is log(1 + nε) − log(value + ε), with n entries in play and ε for T; KNOWN
+    that the losses of rows stand in the place of the values.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
-    label, used, wrong = _label_of(given, to, rows, here)
+    label, used, wrong = label_of(given, to, rows, here)
     bars = tl.zeros((ROWS, BLOCK), tl.float32)
     live = bars
     for at in range(stretch.first, stretch.last, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
-        barred = (x == INF) | ((x <= DELETED) & _is_label(at, label, BLOCK))
+        barred = (x == INF) | ((x <= DELETED) & is_label(at, label, BLOCK))
         bars += tl.where(barred, 1.0, 0.0)
         live += tl.where(x <= DELETED, 0.0, 1.0)
     weight = rows * 0.0 + 1.0
     if BY_CLASS:
         weight = tl.load(to.by_class_at + label, mask=here & used, other=1.0).to(tl.float32)
-    value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
-    loss = tl.where(used, -value.to(tl.float32), 0.0)
-    is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (tl.sum(live, axis=1) > 0.0)
+    if KNOWN:
+        loss = tl.load(to.residual_at + rows, mask=here, other=0.0)
+    else:
+        value = tl.load(row_of(to.residual_at, rows, given) + label, mask=here, other=0.0)
+        loss = -value.to(tl.float32)
+    playing = tl.sum(live, axis=1)
+    is_barred, counts = tl.sum(bars, axis=1) > 0.0, used & (playing > 0.0)
+    if LOGS:
+        epsilon = per_row(given.temperature, rows, here, 1.0)
+        per_slope = epsilon - loss
+        loss = log1p(playing * epsilon) - tl.log(per_slope)
+    loss = tl.where(used, loss, 0.0)
     _keep(given, to, rows, here, loss, loss, weight, is_barred, counts, wrong, True)
+    if LOGS:
+        slope = tl.where(counts, weight, 0.0) / per_slope
+        tl.store(to.answer_at + rows + 3 * given.count, slope, mask=here)
     tl.store(labels_at + rows, label.to(tl.int64), mask=here)
 
 
 @triton.jit
-def _is_label(at, label, BLOCK: tl.constexpr):
+def is_label(at, label, BLOCK: tl.constexpr):
     return (at + tl.arange(0, BLOCK))[None, :] == label[:, None]
 
 

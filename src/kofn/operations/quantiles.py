@@ -1,0 +1,43 @@
+"""A quantile of rows on a device, for one number q.
+
+(Tests: tests/kernels/gpu/interpreted/quantiles.py, test_kernels_gpu.py.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import scores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _back(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
+    each, at = (part.movedim(0, -1) for part in (cotangent * slopes, places))
+    hidden = (cotangent[..., None] * 0.0).masked_fill(slopes[0].isnan()[..., None], float("nan"))
+    return x.new_zeros(x.shape, dtype=each.dtype).scatter_add(-1, at, each) + hidden
+
+
+QUANTILE = Operation(
+    name="",
+    takes="x n, low int, high int, share float",
+    gives="answer r, slopes **, places **",
+    of=scores("x", "choice"),
+    kernel=lambda backend, x, low, high, share: backend.ranked(x, low, high, share),
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n, slopes **, places **",
+            gives="x n",
+            of=scores("x", "choice"),
+            kernel=lambda backend, x, *own: backend.ranked_gradients(x, *own),
+            plain=_back,
+        ),
+    ),
+    offered="ranked",
+)
+"""What is at a share of the way between the numbers of two ranks, of which the second is the same
+or the next one.
+"""

@@ -157,9 +157,9 @@ def peak(kind: int, number: Any) -> Pass:
 def first_evaluation(kind: int, number: Any) -> Pass:
     """Prepare each entry for the anchor of its lane; where it has not moved, it is as before.
 
-    Their sum, in float64, tells θ of a softmax.
+    Their sum, in float64 entry by entry or in blocks of such, tells θ of a softmax.
     """
-    adds = kind == EXPONENTIAL
+    adds, single = kind == EXPONENTIAL, number is np.float32
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -169,11 +169,17 @@ def first_evaluation(kind: int, number: Any) -> Pass:
         sums = carray(vectors(0.0), (VECTORS, LANES), np.float64)
         for r in range(LANES):
             own[0, r], own[1, r], sums[0, r] = into.anchor[r], unit(kind, into.per_t[r]), 0
-        for i in range(n):
+        for start in range(0, n, BLOCK):
             for r in range(LANES):
-                v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
-                entries[i, KEPT, r] = v
-                sums[0, r] += v if adds else zero
+                own[2, r] = zero
+            for i in range(start, min(start + BLOCK, n)):
+                for r in range(LANES):
+                    v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
+                    entries[i, KEPT, r] = v
+                    sums[0, r] += v if adds and single else zero
+                    own[2, r] += zero if single else v
+            for r in range(LANES):
+                sums[0, r] += own[2, r]
         for r in range(LANES):
             into.fresh[r], into.total[r] = 0, sums[0, r]
         never_unroll()

@@ -9,10 +9,19 @@ from numba import carray
 
 from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.formulas import edge, shifted
 from kofn.kernels.cpu.rows.forward import is_close
-from kofn.kernels.cpu.rows.lanes import Row, is_deleted, load, nth, part, pass_over, rounded, store
+from kofn.kernels.cpu.rows.lanes import (
+    Row,
+    is_deleted,
+    load,
+    nth,
+    part,
+    pass_over,
+    pivot_of,
+    rounded,
+    store,
+)
 from kofn.kernels.cpu.rows.search import is_single
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain

@@ -63,12 +63,6 @@ def in_alphas(group, lanes):
 
 
 @plain
-def pivot_of(hi, lo, temperature, weight, moment):
-    """Return the mean of x from Σw and Σwz; θ where there is none."""
-    return hi + lo + (temperature * (moment / weight) if weight > 0 else 0.0)
-
-
-@plain
 def _weigh(group, lanes):
     row = group.row
     if group.entries:

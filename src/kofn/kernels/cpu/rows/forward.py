@@ -9,7 +9,6 @@ from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.backward import pivot_of
 from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -23,6 +22,7 @@ from kofn.kernels.cpu.rows.lanes import (
     part,
     pass_over,
     pass_over_all,
+    pivot_of,
     plane,
     rounded,
     two_floats,

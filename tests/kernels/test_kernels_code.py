@@ -20,9 +20,9 @@ ABREAST = [
     "peak",
     "slope",
 ]
-ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD
+ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD, *layout.WRITTEN
 OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
-SUMMED = ("write", "mend", "closely")
+SUMMED = ("write", "mend", "closely", *layout.WRITTEN)
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
 SINGLE_STEP = r"= f(?:add|sub|mul|cmp|div)[a-z ]* double "
 OF_ALPHA = *layout.IN_ALPHA, *layout.LOG_IN_ALPHA, *layout.LOSS_IN_ALPHA
@@ -32,7 +32,9 @@ BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST})
 
 def loops_of(kind, size):
     """The passes of a link, by name."""
-    names = [name for name in BY_LINK if name not in OF_ALPHA or kind in contract.OF_ALPHA]
+    served = dict.fromkeys(OF_ALPHA, contract.OF_ALPHA)
+    served |= dict.fromkeys(layout.WRITTEN, layout.WITH_ODDS)
+    names = [name for name in BY_LINK if kind in served.get(name, layout.SERVED)]
     codes = [launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, kind, size) for name in names]
     codes += [answer.codes(kind, size)[layout.ENTRIES] for answer in passes.ANSWERS]
     return {code.name: code for code in codes}

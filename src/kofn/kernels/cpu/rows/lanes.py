@@ -206,6 +206,12 @@ def store(address, i, size, value):
         carray(pointer(address), i + 1, np.float64)[i] = value
 
 
+@plain
+def pivot_of(hi, lo, temperature, weight, moment):
+    """Return the mean of x from Σw and Σwz; θ where there is none."""
+    return hi + lo + (temperature * (moment / weight) if weight > 0 else 0.0)
+
+
 MOST_SINGLE = float(np.finfo(np.float32).max)
 
 

@@ -266,9 +266,8 @@ def plan_of(
     code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
-    single = max(size, 4)
+    single, keeps = max(size, 4), is_bounded(kind) and abreast_up_to() < n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
-    keeps = is_bounded(kind) and abreast_up_to() < n <= PART
     arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
     arrays /= 1 + (code is COMPARE and cotangent)  # a search takes as long for one row as for 16
     group = layout.together(n, arrays, n <= abreast_up_to())
@@ -284,11 +283,10 @@ def planned(
     """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
     addresses = np.array([*map(native.address, passes), 0], np.int64)
     chunk = max(abs(group), grain // n // abs(group) * abs(group))
-    width, run = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS, native.function(code)
+    width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
+    run, at = native.function(code), native.address(code)
     cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
-    return Plan(
-        run, native.address(code), addresses, address(addresses), group, chunk, room, width, cleared
-    )
+    return Plan(run, at, addresses, address(addresses), group, chunk, room, width, cleared)
 
 
 def deal(

@@ -153,8 +153,8 @@ class Operation:
     rows, *arrays, found=, over=, …), with the kept arrays by name. One of them may be a function
     that returns it.
     """
-    bends: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-    """Formulas of tangents of x, k and t, of which some may be None: the tangent of the answer,
+    tangents: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]] | None = None
+    """Returns formulas of tangents of x, k and t, of which some may be None: the answer's tangent,
     (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
     """
     sloped: Callable[..., Any] | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kofn import kernels
 from kofn.arrays.kinds import Array, deleted, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
-from kofn.formulas import answers, bends, implicit, pullbacks, sloped
+from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.operations.by_kernel import threshold_of, weights_by_kernel
 from kofn.operations.makers import AROUND_THETA, with_back
 from kofn.operations.operation import Operation
@@ -31,6 +31,12 @@ def _weights_back(backend: Backend, given: Given, cotangent: Array, theta: Array
     return backend.gradients(x, cotangent, theta, *rest)
 
 
+def _tangents() -> Any:
+    from kofn.formulas import tangents  # which JAX alone needs
+
+    return tangents.weights, tangents.of_weights
+
+
 WEIGHTS = with_back(
     name="weights",
     gives="p n, theta 2",
@@ -39,7 +45,7 @@ WEIGHTS = with_back(
     back=_weights_back,
     of_back={"xla": lambda: ["cotangents"], "ready": "gradients"},
     pullback=pullbacks.of_weights,
-    bends=(bends.weights, bends.of_weights),
+    tangents=_tangents,
     xla=lambda: ["weights"],
     each_alpha="WEIGHTS",
     ready="weights",

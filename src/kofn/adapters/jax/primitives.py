@@ -13,7 +13,6 @@ from typing import Any
 import jax
 
 from kofn.adapters.jax.alphas import in_kinds
-from kofn.adapters.jax.bends import bends_of
 from kofn.adapters.jax.linear import Linear, Pull, Which, differentiate, pushed
 from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
 from kofn.adapters.jax.rows import (
@@ -25,6 +24,7 @@ from kofn.adapters.jax.rows import (
     solved,
     total,
 )
+from kofn.adapters.jax.tangents import changes_of
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
 from kofn.operations.operation import Operation, Signature
@@ -89,13 +89,13 @@ def linear_of(operation: Operation, of: Signature) -> Linear:
         Operator(name, (*like_theta, 0), entries, code.answer, code.by_kernel, True)
     )
     tangents = tuple(moving + 2 + place for place in entries)
-    closed = operation.bends is not None and not code.has_alpha
+    closed = operation.tangents is not None and not code.has_alpha
     push_code = code.pushed_in_closed_form if closed else code.pushed
     push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), push_code, in_shards=True)
     pulls = [code.pull("cotangents", code.pulled)]
     if len(code.less) < len(code.pulled):
         pulls.append(code.pull("fewer_cotangents", code.less))
-    own = (code.bend(moving), code.pushed) if closed else (None, None)
+    own = (code.change(moving), code.pushed) if closed else (None, None)
     linear = Linear(forward, push, tuple(pulls), moving, moving + 2, code.settings, *own)
     differentiate(linear)
     return linear
@@ -157,8 +157,8 @@ class _Code:
     ) -> Any:
         """Return the same, not to be differentiated."""
         rows, theta, tangents = self._parted(arrays)
-        assert self.operation.bends is not None
-        push, which = self.operation.bends[0], settings.own
+        assert self.operation.tangents is not None
+        push, which = self.operation.tangents()[0], settings.own
         some = [each if i in which else None for i, each in enumerate(tangents)]
         return [push(some, packed(self.of, settings, rows), theta, over)]
 
@@ -183,7 +183,7 @@ class _Code:
         entries = {self.names[place] for place in self.entries}
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
-    def bent(
+    def changed(
         self,
         which: Which,
         *arrays: Any,
@@ -195,13 +195,13 @@ class _Code:
         rows, theta, (v, *tangents) = self._parted(arrays)
         along = dict(zip((self.names[i] for i in which), tangents, strict=True))
         given = packed(self.of, settings, rows)
-        assert self.operation.bends is not None
-        return self.operation.bends[1](
+        assert self.operation.tangents is not None
+        return self.operation.tangents()[1](
             v, [along.get(name) for name in self.names], given, theta, over
         )
 
-    def bend(self, moving: int) -> Callable[[Which], Operator]:
-        """Return the operators of `bent`."""
+    def change(self, moving: int) -> Callable[[Which], Operator]:
+        """Return the operators of `changed`."""
 
         def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
             def cotangents(*rows: jax.Array) -> Any:
@@ -210,8 +210,8 @@ class _Code:
 
             return cotangents
 
-        name = f"kofn_{self.operation.name}_bends"
-        return bends_of(name, self.bent, around, moving, self.entries)
+        name = f"kofn_{self.operation.name}_cotangent_tangents"
+        return changes_of(name, self.changed, around, moving, self.entries)
 
     def by_kernel(self, site: Site, *values: Any) -> Any:
         assert self.operation.xla is not None

@@ -230,9 +230,3 @@ def two_floats(anchor, offset, size):
     # θ may lie beyond the greatest number of that type, and is no infinity all the same.
     high = rounded(min(max(total, -MOST_SINGLE), MOST_SINGLE), size) if size == 4 else total
     return high, (total - high) + rest
-
-
-@plain
-def pivot_of(hi, lo, temperature, weight, moment):
-    """Return the mean of x from Σw and Σwz; θ where there is none."""
-    return hi + lo + (temperature * (moment / weight) if weight > 0 else 0.0)

@@ -19,7 +19,7 @@ Around = Callable[..., Callable[..., Sequence[jax.Array]]]
 """(θ, cotangent, settings) -> the function from rows to all their cotangents, by array code."""
 
 
-def bends_of(
+def changes_of(
     name: str, plain: Callable[..., Any], around: Around, moving: int, entries: Which
 ) -> Callable[[Which], Operator]:
     """Return what makes the operators of tangents of some of the moving arguments.
@@ -61,11 +61,12 @@ class _Rules(NamedTuple):
             zeros, along = map(jax.numpy.zeros_like, rows), dict(zip(self.which, own, strict=True))
             filled = tuple(along.get(i, zero) for i, zero in enumerate(zeros))
 
-            def bent(*rows: jax.Array) -> Any:
+            def changed(*rows: jax.Array) -> Any:
                 cotangents = self.around(numbers[self.moving :], v, settings)
                 return jax.jvp(cotangents, rows, filled)[1]
 
-            changes.append(jax.jvp(bent, tuple(rows), tuple(map(ad.instantiate_zeros, in_rows)))[1])
+            in_rows = tuple(map(ad.instantiate_zeros, in_rows))
+            changes.append(jax.jvp(changed, tuple(rows), in_rows)[1])
         answers = call(self.operator, *primals)
         constant = [ad.Zero(part.aval) for part in answers]
         return answers, [

@@ -182,6 +182,7 @@ def _of_sets_back(
     return TRUNCATED_LOSS.back[0].kernel(_, given, each, labels, residual, dtype)
 
 
+assert SPARSE_LOSS.onward is not None
 RATED_SETS = Operation(
     name="",
     takes=f"x n, target r, by_class any, {SET}, outside int, t #, ignored int, reduction str, "

@@ -25,10 +25,12 @@ STARTS = ["wheels.hub.router", "wheels.hub.router.absent", "kofn.kernels.gpu.row
 WITHOUT = (
     # kernels of CPUs, which Numba or a library of machine code has
     *(f"kofn.kernels.cpu.{each}" for each in ("check", "compiler", "runtime")),
+    "kofn.kernels.gpu.rows.answers",
     "kofn.kernels.gpu.rows.losses",
     "kofn.kernels.gpu.rows.margins",
     # other frameworks
     *(
+        "kofn.formulas.tangents",
         "kofn.adapters.jax",
         "kofn.arrays.jax",
         "kofn.rows.jax_compiled",

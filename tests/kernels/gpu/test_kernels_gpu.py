@@ -230,8 +230,8 @@ ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90, "*fp32"), (None, 4096, 90, "*bf16
 RATED, PLAIN = (dict.fromkeys(("RATED", "BY_CLASS"), whether) for whether in (True, False))
 OF_SETS = dict(WHAT=contract.AGAINST, OF_K=False, NUCLEUS=False, LABELS=False, WANTED=True)
 ANSWERS = (
-    (answers.logarithms, answers.LOGARITHMS, {}),
-    (answers.log_gradients, answers.LOGARITHMS, {}),
+    (answers.logarithms, formulas.LOGARITHMS, {}),
+    (answers.log_gradients, formulas.LOGARITHMS, {}),
     (answers.values, formulas.SERVED, {}),
     (answers.threshold_gradients, formulas.SERVED, {}),
     (losses.losses, formulas.SERVED, dict(LABELS=True, OMEGA=False, WANTED=True, **RATED)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kofn.kernels import contract
 from kofn.kernels.gpu.rows import far
 from kofn.kernels.gpu.rows.formulas import (
     DELETED,
@@ -18,7 +17,6 @@ from kofn.kernels.gpu.rows.formulas import (
     LINEAR,
     NORMAL,
     POWER,
-    SERVED,
     TINY,
     by_logs,
     density,
@@ -38,9 +36,6 @@ integral = by_kind("integral", "z, rise", **NAMED)
 logarithm = by_kind("logarithm", "z, rise", **NAMED)
 hazard = by_kind("hazard", "z, rise", **NAMED)
 """(F′/F, F′) where F > 0; zeros elsewhere."""
-
-_WITH_LOGARITHMS = contract.with_formula("logarithm", "hazard")
-LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS)
 
 
 @triton.jit

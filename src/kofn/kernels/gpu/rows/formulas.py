@@ -42,6 +42,8 @@ SERVED = tuple(
     or "log_below" in contract.KINDS[number].kind.formulas
 )
 """The links whose tails far.py knows: others are for array code."""
+_WITH_LOGARITHMS = contract.with_formula("logarithm", "hazard")
+LOGARITHMS = tuple(each for each in SERVED if each in _WITH_LOGARITHMS)
 
 EPS = tl.constexpr(2.0**-23)
 TINY = tl.constexpr(2.0**-126)

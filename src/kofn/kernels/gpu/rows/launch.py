@@ -16,9 +16,9 @@ from torch import Tensor
 from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
-from kofn.kernels.gpu.rows import answers, many_programs, one_program
+from kofn.kernels.gpu.rows import many_programs, one_program
 from kofn.kernels.gpu.rows.alpha import in_alpha
-from kofn.kernels.gpu.rows.answers import LOGARITHMS as LOGARITHMS
+from kofn.kernels.gpu.rows.formulas import LOGARITHMS as LOGARITHMS
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
@@ -68,12 +68,19 @@ def _answer(kernel: Any, given: Given, link: Any, arrays: tuple[Any, ...], *more
         launch(kernel, programs, given, arrays, (*kind, shape.rows, shape.block, *more), options)
 
 
+def _known(name: str, given: Given, link: Any, *arrays: Any) -> None:
+    """Launch a kernel of answers.py."""
+    from kofn.kernels.gpu.rows import answers  # which a router alone does not need
+
+    _answer(getattr(answers, name), given, link, arrays)
+
+
 def logarithms(
     x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
 ) -> Tensor:
     x = packed(x)
     out = empty(x, x.shape)
-    _answer(answers.logarithms, _given(x, k, temperature, theta, link), link, (out,))
+    _known("logarithms", _given(x, k, temperature, theta, link), link, out)
     return out
 
 
@@ -91,7 +98,7 @@ def log_gradients(
     x, cotangent = packed(x), packed(cotangent)
     given, found = _given(x, k, temperature, theta, link), empty(x, x.shape)
     in_rows = empty(theta, theta.shape)
-    _answer(answers.log_gradients, given, link, (cotangent, found, in_rows))
+    _known("log_gradients", given, link, cotangent, found, in_rows)
     slopes = found, in_rows, False
     if not of_alpha:
         return slopes
@@ -105,14 +112,14 @@ def threshold_gradients(
     x = packed(x)
     found, in_rows = empty(x, x.shape), empty(theta, theta.shape)
     given = _given(x, k, temperature, theta, link)
-    _answer(answers.threshold_gradients, given, link, (packed(cotangent), found, in_rows))
+    _known("threshold_gradients", given, link, packed(cotangent), found, in_rows)
     return found, in_rows
 
 
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
     found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
-    _answer(answers.values, _given(x, k, temperature, theta, link), link, (found,))
+    _known("values", _given(x, k, temperature, theta, link), link, found)
     return found
 
 
@@ -125,7 +132,7 @@ def losses(
     With `rated`, a label that does not count and class weights, losses are those of `_keep` in
     losses.py, and two numbers of it follow.
     """
-    from kofn.kernels.gpu.rows import losses as of_losses  # which a router alone does not need
+    from kofn.kernels.gpu.rows import losses as of_losses
 
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
     found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)

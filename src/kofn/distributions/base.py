@@ -209,7 +209,6 @@ class OverRows(Distribution[ArrayT]):
         return (self.logits.shape[self.dim],)
 
     def entries_last(self) -> Self:
-        """Return the same distribution with its entries along the last dimension."""
         if self.dim == -1:
             return self
         turned, xp = copy.copy(self), namespace(self.logits)

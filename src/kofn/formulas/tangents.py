@@ -96,11 +96,12 @@ def _sloped(given: Given, found: tuple[Array, Array], over: Reductions, counted:
         def by_logarithms() -> tuple[Array, ...]:
             logs = xp.where(moves & expand(hard), link.log_pdf(z), -math.inf)
             greatest = over.max(logs)
-            some = hard & (greatest > -math.inf)
-            greatest = xp.where(some, greatest, 0.0)
+            some = hard & (xp.exp(greatest) > 0)  # else the weights are constants
+            greatest, rest = xp.where(some, greatest, 0.0), expand(hard & ~some)
             raised = xp.where(expand(some), xp.exp(logs - expand(greatest)), w)
+            raised = xp.where(rest, 0.0, raised)
             steep = xp.where(raised == 0, 0.0, gradient(link.log_pdf, z))
-            bent = xp.where(expand(some), raised * steep, bend)
+            bent = xp.where(expand(hard), raised * steep, bend)
             return raised, bent, xp.exp(greatest), *sums_of(over, raised, raised * z)
 
         w, bend, unit, weight, moment = only_if(hard, by_logarithms, slopes)

@@ -110,8 +110,7 @@ def in_memory(array: Array) -> np.ndarray:
 def put(answer: Any, where: Any, values: np.ndarray) -> None:
     """Write what array code has found of some rows, wherever the memory of the answer is."""
     if is_torch(answer):
-        as_tensor = sys.modules["torch"].as_tensor
-        device, parts = answer.device, where if type(where) is tuple else (where,)
-        where = tuple(as_tensor(p, device=device) if hasattr(p, "dtype") else p for p in parts)
-        values = as_tensor(values, dtype=answer.dtype, device=device)
+        torch, parts = sys.modules["torch"], where if type(where) is tuple else (where,)
+        where = tuple(torch.from_numpy(np.asarray(p)) if hasattr(p, "dtype") else p for p in parts)
+        values = torch.from_numpy(np.ascontiguousarray(values)).to(answer)
     answer[where] = values

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Backend = kernels.RowKernels
-IN_CACHE = 1 << 18
+IN_CACHE = 1 << 17
 """Entries of a float32 product that is rounded to 16 bits."""
 
 

@@ -25,18 +25,18 @@ QUANTILE = Operation(
     takes="x n, low int, high int, share float",
     gives="answer r, slopes **, places **",
     of=scores("x", "choice"),
-    kernel=lambda backend, x, low, high, share: backend.ranked(x, low, high, share),
+    kernel=lambda backend, x, low, high, share: backend.quantile(x, low, high, share),
     back=(
         Operation(
             name="",
             takes="cotangent r, x n, slopes **, places **",
             gives="x n",
             of=scores("x", "choice"),
-            kernel=lambda backend, x, *own: backend.ranked_gradients(x, *own),
+            kernel=lambda backend, x, *own: backend.quantile_gradients(x, *own),
             plain=_back,
         ),
     ),
-    offered="ranked",
+    offered="quantile",
 )
 """What is at a share of the way between the numbers of two ranks, of which the second is the same
 or the next one.

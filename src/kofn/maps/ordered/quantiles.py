@@ -127,8 +127,8 @@ def quantile(
     if ignore_nan and floats:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known
-    answer = None
-    if playing is None and floats and temperature == 0 and type(q) in NUMBERS and rows.shape[-1]:
+    answer, is_hard = None, type(temperature) in NUMBERS and temperature == 0
+    if playing is None and floats and is_hard and type(q) in NUMBERS and rows.shape[-1]:
         answer = _of_number(rows, q, interpolation)
     if answer is None:
         of = wanted(q, interpolation, temperature, rows)
@@ -142,7 +142,7 @@ def _of_number(rows: Any, q: Any, interpolation: str) -> Any:
     """Return the quantiles of rows on a device, (…, 1), by one kernel; None if there is none."""
     if not is_torch(rows) or not of_torch.state.is_plain(rows):
         return None
-    if kernels.serving_of("choice", rows, "torch", offered="ranked") is None:
+    if kernels.serving_of("choice", rows, "torch", offered="quantile") is None:
         return None
     check_choice("interpolation", interpolation, INTERPOLATIONS)
     at = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]") * (

@@ -89,7 +89,7 @@ def truncated_gradients(
     return out, each
 
 
-def ranked(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+def quantile(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return what is at a share of the way between numbers of two ranks, its slopes in these,
     (2, …), and their places, (2, …).
     """
@@ -101,7 +101,7 @@ def ranked(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor
     return out, slopes, places
 
 
-def ranked_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
+def quantile_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
     out = rows.empty(x, x.shape)
     given = rows.packed(cotangent), out, slopes, places
     _ranked(of_ranks.ranked_back, x.shape, given, 0, 0, 0.0)

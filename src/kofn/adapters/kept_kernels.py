@@ -45,8 +45,8 @@ def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any)
 
 def again(operation: Operation, rows: Given) -> Any:
     """Return kernels whose `weights` are of short rows like these, k and T arrays; or None."""
-    x, link = rows.scores, rows.link
-    make = getattr(kernels.ready(), f"{operation.ready}_again", None)
+    x: Any = rows.scores
+    link, make = rows.link, getattr(kernels.ready(), f"{operation.ready}_again", None)
     if make is None or not x.is_cpu or not isinstance(link, BuiltIn):
         return None
     return make(tuple(x.shape), x.itemsize, link) if kernels.ready().serves(x.shape) else None

@@ -90,7 +90,7 @@ def hard(given: Given[ArrayT], k: Any) -> ArrayT:
     return choice.hard(given, k)  # type: ignore[return-value]
 
 
-def again(operation: Operation, x: Array, k: Array, link: Link) -> Callable[[Array, Array], Any]:
+def again(operation: Operation, x: Any, k: Array, link: Link) -> Callable[[Array, Array], Any]:
     """Return the answer of an operation as a function of scores and temperatures, for a search.
 
     The scores are like x, whose rows were checked before, and nothing is learned. What serves them

@@ -6,7 +6,7 @@ Each process has the same losses, and the gradient of its own scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
@@ -68,7 +68,7 @@ def softmax_loss(
     """
     if others:
         raise unknown_keyword(softmax_loss, others)
-    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, None, temperature, dim, mask, reduction
     return loss("softmax_loss", *given, **options)
 
@@ -110,7 +110,7 @@ def sparsemax_loss(
     """
     if others:
         raise unknown_keyword(sparsemax_loss, others)
-    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, links.linear, temperature, dim, mask, reduction
     return loss("sparsemax_loss", *given, **options)
 
@@ -155,7 +155,7 @@ def entmax_loss(
     """
     if others:
         raise unknown_keyword(entmax_loss, others)
-    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = (
         scores,
         target,
@@ -212,7 +212,7 @@ def topk_loss(
     """
     if others:
         raise unknown_keyword(topk_loss, others)
-    options = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
+    options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
     return loss("topk_loss", *given, **options)
 

@@ -106,7 +106,7 @@ class Problem:
 
     def exact(self, f: Callable[[Array], Array], most: int) -> np.ndarray:
         factors = len(self.one.batch_shape) - 1
-        limit = {"enumerate_up_to": most} if isinstance(self.one, Discrete) else {}
+        limit: Any = {"enumerate_up_to": most} if isinstance(self.one, Discrete) else {}
         _, gradient = values_and_slopes(
             lambda y: expectation(self.distribution(y), f, factors=factors, **limit), self.rows(1)
         )

@@ -91,7 +91,7 @@ def _sloped(given: Given, found: tuple[Array, Array], over: Reductions, counted:
     weight, moment = sums_of(over, w, w * z)
     hard, unit = open_ & (weight < least_weight(w)), xp.ones_like(weight)
     if link.has_infinite_tails(z) is not False:
-        slopes = w, bend, unit, weight, moment
+        slopes: tuple[Array, ...] = w, bend, unit, weight, moment
 
         def by_logarithms() -> tuple[Array, ...]:
             logs = xp.where(moves & expand(hard), link.log_pdf(z), -math.inf)

@@ -51,7 +51,8 @@ def answer(
         return None
     rows, target, weight, ignored = found
     if sets:
-        own = weight, *check_support(*sets[:3], rows.n), sets[3], ignored, given[-1], again
+        k, p, min_p, outside = sets
+        own = weight, *check_support(k, p, min_p, rows.n), outside, ignored, given[-1], again
         return route.by_kernel(RATED_SETS, rows, target, settings=own)
     settings = weight, int(likely), ignored, given[-1], again
     return route.by_kernel(RATED, rows, target, settings=settings)
@@ -67,7 +68,7 @@ def of_values(
         if type(k) is not int:
             return None
         link = options.pop("link"), None
-        return labelled.reduced(LOG_AT_LABELS, (), link, *given, k=k, **options)
+        return labelled.reduced(LOG_AT_LABELS, (), link, *given, **options | {"k": k})
     found = _checked(*given, whole=False, **options)
     if found is None or kernels.serving_of("rows", given[0], "torch", offered="RATED") is None:
         return None

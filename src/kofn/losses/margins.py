@@ -170,8 +170,9 @@ def _with_margin(
     if mask is not None:
         check_mask(mask, cosines, "cosines")
     given: Any = cosines, target, margin, turned, temperature, dim
-    known = at_once.with_margin(*given, reduction, ignored, _again)
-    form, logits = known or _logits(*given, mask, reduction, ignored)
+    on_device: Any = (*given, reduction, ignored, _again)
+    on_any: Any = (*given, mask, reduction, ignored)
+    form, logits = at_once.with_margin(*on_device) or _logits(*on_any)
     dim = form.dim
     with form.quiet():
         shown = logits if dim == -1 else move_axis(logits, -1, dim)

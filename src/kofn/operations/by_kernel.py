@@ -107,7 +107,7 @@ def in_memory(array: Array) -> np.ndarray:
     return array.numpy(force=True) if is_torch(array) else np.asarray(array)
 
 
-def put(answer: Any, where: Any, values: np.ndarray) -> None:
+def put(answer: Any, where: Any, values: Any) -> None:
     """Write what array code has found of some rows, wherever the memory of the answer is."""
     if is_torch(answer):
         torch, parts = sys.modules["torch"], where if type(where) is tuple else (where,)

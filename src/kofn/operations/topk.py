@@ -94,7 +94,7 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 
 def _theta_back(
-    backend: object, given: Given, cotangent: Tensor, theta: Tensor
+    backend: Any, given: Given, cotangent: Tensor, theta: Tensor
 ) -> tuple[Array, Array]:
     """Pull back by array code; 0 for one number. On a device a kernel does but for capped links.
 

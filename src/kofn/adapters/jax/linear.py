@@ -115,7 +115,7 @@ def _pull_jvp(
         return linear_jvp(*parts, primals, tangents, settings=settings)
     call = partial(bind, pull.operator, *primals[: linear.numbers], settings=settings)
     bent = bind(linear.bend(which), *primals, *(tangents[i] for i in which), settings=settings)
-    change = [bent[i] for i in pull.gives]
+    change: list[Any] = [bent[i] for i in pull.gives]
     if not isinstance(tangents[-1], ad.Zero):
         change = [sum(pair) for pair in zip(change, call(tangents[-1]), strict=True)]
     return call(primals[-1]), change

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Never
 
 from kofn import kernels
@@ -148,7 +149,8 @@ def _of_number(rows: Any, q: Any, interpolation: str) -> Any:
     at = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]") * (
         rows.shape[-1] - 1
     )
-    below = {"nearest": round, "higher": math.ceil}.get(interpolation, math.floor)(at)
+    ways: dict[str, Callable[[float], int]] = {"nearest": round, "higher": math.ceil}
+    below = ways.get(interpolation, math.floor)(at)
     share = {"linear": at - below, "midpoint": 0.5 * (at > below)}.get(interpolation, 0.0)
     found = route.by_kernel(QUANTILE, rows, settings=(below, below + (share > 0), share))
     return None if found is None else found[..., None]

@@ -108,12 +108,13 @@ def quantile_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Ten
     return out
 
 
-def _ranked(kernel: Any, shape: Any, arrays: Any, *how: Any) -> None:
-    count, n = arrays[2][0].numel(), shape[-1]
+def _ranked(kernel: Any, of: Any, arrays: Any, *how: Any) -> None:
+    count, n = arrays[2][0].numel(), of[-1]
     if count:
-        program = rows.shape_of(n)
-        given, options = of_ranks.Ranks(*arrays, *how, count, n), rows.options_of(program.warps)
-        launch(kernel, -(-count // program.rows), given, (), program[:2], options)
+        shape = rows.shape_of(n)
+        numbers: Any = (*arrays, *how, count, n)
+        given, options = of_ranks.Ranks(*numbers), rows.options_of(shape.warps)
+        launch(kernel, -(-count // shape.rows), given, (), shape[:2], options)
 
 
 def _sets(
@@ -121,13 +122,10 @@ def _sets(
 ) -> None:
     n = x.shape[-1]
     if x.numel():
-        shape = rows.shape_of(n)
-        given = of_sets.Sets(x, *arrays, each, *size, each.numel(), n)
-        options, programs_ = (
-            rows.options_of(shape.warps, rows.WIDER),
-            -(-each.numel() // shape.rows),
-        )
-        launch(kernel, programs_, given, more, (*shape[:2], *how), options)
+        count, shape = each.numel(), rows.shape_of(n)
+        numbers: Any = (x, *arrays, each, *size, count, n)
+        given, options = of_sets.Sets(*numbers), rows.options_of(shape.warps, rows.WIDER)
+        launch(kernel, -(-count // shape.rows), given, more, (*shape[:2], *how), options)
 
 
 def _launch(kernel: Any, x: Tensor, k: Any, arrays: tuple[Any, ...], more: Any = ()) -> None:

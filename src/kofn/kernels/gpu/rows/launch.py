@@ -201,7 +201,8 @@ def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *h
     from kofn.kernels.gpu.rows import margins as of_margins
 
     count, n = given[3].numel(), given[0].shape[-1]
-    cosines: Any = of_margins.Cosines(*given, *angle, ignored, count, n)
+    numbers: Any = (*given, *angle, ignored, count, n)
+    cosines: Any = of_margins.Cosines(*numbers)
     _answer(getattr(of_margins, name), cosines, None, (), *how)
 
 

@@ -117,3 +117,10 @@ def test_it_costs_no_frame():
 def test_signatures_leave_it_out():
     assert "others" in inspect.signature(topk.soft_topk).parameters
     assert "others" not in signatures.SNAPSHOT.read_text(encoding="utf-8")
+
+
+def test_the_page_says_what_a_word_with_a_slip_is_answered():
+    answer = refused(kofn.topk, "larger")
+    assert answer == "you may mean largest"
+    page = " ".join((ROOT / "docs" / "names.md").read_text(encoding="utf-8").split())
+    assert f"`topk(x, 2, larger=True)` in `…; {answer}`" in page

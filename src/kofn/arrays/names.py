@@ -71,7 +71,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     own = {plain(each): each for each in known}
-    close = get_close_matches(plain(name), own, 1, cutoff=0.8)
+    close = get_close_matches(plain(name), own, 1, cutoff=0.75)
     return f"you may mean {own[close[0]]}" if close else f"it takes {', '.join(known)}"
 
 

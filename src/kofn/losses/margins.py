@@ -169,10 +169,12 @@ def _with_margin(
     form_of(cosines, dim, "cosines")  # errors name the argument by the caller's word
     if mask is not None:
         check_mask(mask, cosines, "cosines")
-    given: Any = cosines, target, margin, turned, temperature, dim
-    on_device: Any = (*given, reduction, ignored, _again)
-    on_any: Any = (*given, mask, reduction, ignored)
-    form, logits = at_once.with_margin(*on_device) or _logits(*on_any)
+    known = at_once.with_margin(
+        cosines, target, margin, turned, temperature, dim, reduction, ignored, _again
+    )
+    form, logits = known or _logits(
+        cosines, target, margin, turned, temperature, dim, mask, reduction, ignored
+    )
     dim = form.dim
     with form.quiet():
         shown = logits if dim == -1 else move_axis(logits, -1, dim)

@@ -39,25 +39,12 @@ full = pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (
-            (
-                "rows",
-                "odd_rows",
-                "bounds",
-                "subsets",
-                "losses",
-                "choices",
-                "sets",
-                "thresholds",
-                "quantiles",
-                "own",
-            ),
-            "not full",
-        ),
+        (("rows", "odd_rows", "bounds", "subsets", "own"), "not full"),
+        (("losses", "choices", "sets", "thresholds", "quantiles"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
     ],
-    ids=["part", "rest of rows", "rest"],
+    ids=["part of rows", "part", "rest of rows", "rest"],
 )
 def test_interpreted(names, marked):
     """In a process of their own: Triton must be told before it is imported."""

@@ -125,7 +125,7 @@ def at_theta(rows, *own, answer, over=DENSE):
     link = rows.link.map_alpha(stop_gradient)
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     if rows.costs is None:
-        found = threshold.solve(x, k, t, link, over)
+        theta = threshold.solve(x, k, t, link, over)
     else:
-        found = price.solve(x, stop_gradient(rows.costs), k, t, link, over)
-    return answer(rows, *own, over=over, found=found)
+        theta = price.solve(x, stop_gradient(rows.costs), k, t, link, over)
+    return answer(rows, *own, over=over, theta=theta)

@@ -363,8 +363,8 @@ def test_the_page_has_the_table_that_the_declarations_make():
     assert script.page_with_table() == page, "run: python docs/table_of_kernels.py --write"
 
 
-def weighted(rows, a, over=DENSE, *, found):
-    return over.sum(answers.weights(rows, over, found=found) * a)
+def weighted(rows, a, over=DENSE, *, theta):
+    return over.sum(answers.weights(rows, over, theta=theta) * a)
 
 
 def weighted_by_kernel(backend, given, a):

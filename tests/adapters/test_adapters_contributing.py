@@ -21,9 +21,9 @@ from kofn.solver.reductions import DENSE
 from places import ROOT
 
 
-def variance(rows, over=DENSE, *, found):
+def variance(rows, over=DENSE, *, theta):
     """Step 1 of the page, which leaves writing it to the reader."""
-    p = answers.weights(rows, over, found=found)
+    p = answers.weights(rows, over, theta=theta)
     return over.sum(p * (1 - p))
 
 

@@ -372,8 +372,8 @@ def an_operation_of_ones_own():
     from kofn.rows.shards.ranks import ranks_of
     from kofn.rows.shards.reductions import GroupRows
 
-    def variance(rows, over, found):
-        p = answers.weights(rows, over, found=found)
+    def variance(rows, over, theta):
+        p = answers.weights(rows, over, theta=theta)
         return over.sum(p * (1 - p))
 
     takes = "x n, k #, t #, link"

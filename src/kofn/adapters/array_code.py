@@ -34,7 +34,7 @@ def answer(
     if rows.costs is not None:
         return evaluate(_with_costs, rows, *arrays, operation=operation, **own)
     if theta is not None and operation.at_theta:
-        own["found"] = (theta[0], theta[1])
+        own["theta"] = (theta[0], theta[1])
     rows = operation.prepared(rows, *arrays)
     answer = of_settled(operation, rows_of(rows), *arrays, over=rows.over, **own)
     half = isinstance(rows, Given) and rows.is_half and operation.answers[0].kind == ENTRY
@@ -47,7 +47,7 @@ def of_settled(
     """Return the answer of an operation on settled rows; `own` are its settings."""
     reference = operation.reference
     assert reference is not None
-    if "found" in own or not operation.at_theta or own.get(operation.without_theta):
+    if "theta" in own or not operation.at_theta or own.get(operation.without_theta):
         return evaluate(reference, rows, *arrays, over=over, **own)
     return evaluate(_at_theta, rows, *arrays, over=over, reference=reference, **own)
 
@@ -60,7 +60,7 @@ def _at_theta(
     **own: Any,
 ) -> Array:
     """Find θ of rows, and return the answer there."""
-    return reference(rows, *arrays, over=over, found=theta_of(rows, over), **own)
+    return reference(rows, *arrays, over=over, theta=theta_of(rows, over), **own)
 
 
 def _with_costs(given: Given, *arrays: Array, operation: Operation, **own: Any) -> Array:

@@ -65,8 +65,8 @@ def reduced(
         return None
     if scores.requires_grad and torch.is_grad_enabled():
         return call.applied(scores, target)
-    found = call.answers(scores, target, False)
-    return None if found is None else found[0]
+    answers = call.answers(scores, target, False)
+    return None if answers is None else answers[0]
 
 
 def _call_of(

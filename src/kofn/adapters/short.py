@@ -35,8 +35,8 @@ def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: An
     learned = scores.requires_grad and sys.modules["torch"].is_grad_enabled()
     if learned:
         return sys.modules[_EAGER].apply(call, scores)
-    found, _, lost = call.ready(scores, learned)
-    return None if lost else found
+    p, _, lost = call.ready(scores, learned)
+    return None if lost else p
 
 
 def gates(
@@ -56,8 +56,8 @@ def gates(
         bias = bias.resolve_neg().to(scores.dtype).contiguous()
     from kofn.adapters.torch.gates import apply
 
-    found, indices = apply(call, again, scores, bias)
-    return None if found is None else (found, indices)
+    gates, indices = apply(call, again, scores, bias)
+    return None if gates is None else (gates, indices)
 
 
 def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:

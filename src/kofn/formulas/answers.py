@@ -1,6 +1,6 @@
 """The array code that defines weights, logarithms, values and losses, with all derivatives.
 
-Each takes settled rows, what reduces them (`over`), and θ as `found`: two numbers per row, or a
+Each takes settled rows, what reduces them (`over`), and `theta`: two numbers per row, or a
 Price of rows with costs. `implicit.place` attaches the derivatives of θ; z, θ and the special cases
 are then in `p`, a `Placed`.
 """
@@ -26,9 +26,9 @@ from kofn.solver.equation import far, split
 from kofn.solver.reductions import DENSE, Reductions, is_in_parts, wide_sums_of
 
 
-def weights(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
+def weights(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> Array:
     """Return p = F(z), with 0, 1 and the scores of +inf filled in."""
-    p = place(rows, over, found)
+    p = place(rows, over, theta)
     xp = namespace(p.z)
     chosen = _chosen(p, rows.live)
     if has_gradients(p.z, p.k, p.costs):
@@ -55,12 +55,12 @@ def _chosen(p: Placed, live: Array) -> Array:
     return namespace(p.z).where(upper, 1 - high, low)
 
 
-def log_weights(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, Array]) -> Array:
+def log_weights(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, Array]) -> Array:
     """Return log p, from log F below ½ and log(1 − (1 − F)) above, finite where p underflows.
 
     Where p is exactly 0, log p is −∞ with gradient 0.
     """
-    p = place(rows, over, found)
+    p = place(rows, over, theta)
     xp = namespace(p.z)
     answer = log_of(p, reached(rows, p), rows.live)
     answer = answer + xp.where(p.upper, p.correction, scalar(answer, 0.0))  # p is 1 there
@@ -86,29 +86,29 @@ def log_of(p: Placed, z: Array, live: Array) -> Array:
     return xp.where(none, -math.inf, log_low + xp.log1p(-high))
 
 
-def slopes(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
+def slopes(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> Array:
     """Return w = F′(z), for ∂p/∂(x/T) = diag(w) − wwᵀ/Σw; 0 where p is constant."""
-    p = place(rows, over, found)
+    p = place(rows, over, theta)
     xp = namespace(p.z)
     moving = rows.live & ~p.over.expand(p.none | p.every)
     slope = xp.where(moving, p.link.pdf(xp.where(moving, p.z, 0.0)), 0.0)
     return nan_where(slope, p.over.expand(p.has_nan))
 
 
-def value(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
+def value(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> Array:
     """Return S_k = kθ + T Σ G(z), as (k − #upper)θ + Σ_upper x + T Σ (∫ of the smaller tail).
 
     With costs, the costs of these entries stand in the place of #upper.
     """
-    p = place(rows, over, found)
+    p = place(rows, over, theta)
     return _value(rows, p, wide_sums_of(over, *_parts(rows, p)))
 
 
 def value_and_slope(
-    rows: Rows, over: Reductions, found: tuple[Array, Array]
+    rows: Rows, over: Reductions, theta: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Return S_k and its slope in T, −ΣΩ(p), by one round of sums. For constants."""
-    p = place(rows, over, found)
+    p = place(rows, over, theta)
     moves = rows.live & ~over.expand(p.none | p.every)
     inner = namespace(p.z).where(moves, p.link.omega(_chosen(p, moves)), 0.0)
     *sums, inner = wide_sums_of(over, *_parts(rows, p), nan_where(inner, over.expand(p.has_nan)))
@@ -149,10 +149,10 @@ def loss(
     target: Array,
     over: Reductions = DENSE,
     *,
-    found: tuple[Array, Array],
+    theta: tuple[Array, Array],
 ) -> Array:
     """Return Σ [G(z) + Ω(t) − t·z] per row, the Fenchel–Young loss; every term is ≥ 0."""
-    return over.sum(loss_terms(rows, target, place(rows, over, found)))
+    return over.sum(loss_terms(rows, target, place(rows, over, theta)))
 
 
 def loss_terms(rows: Rows, target: Array, p: Placed) -> Array:

@@ -71,28 +71,28 @@ class Placed(NamedTuple):
 def place(
     rows: Rows,
     over: Reductions,
-    found: tuple[Array, ...],
+    theta: tuple[Array, ...],
     pivoted: bool = False,
     ends_outside: bool = False,
 ) -> Placed:
-    """Attach its derivatives to θ, which is `found`: two numbers per row, or a Price with costs.
+    """Attach its derivatives to θ: two numbers per row, or a Price with costs.
 
     The pivot is θ unless T has a gradient, or `pivoted`. For derivatives of θ, scores at an end of
     the support are outside by `ends_outside`, which rows with costs leave aside.
     """
-    xp, expand, hi = namespace(rows.scores), over.expand, found[0]
+    xp, expand, hi = namespace(rows.scores), over.expand, theta[0]
     x, t, link = rows.scores, rows.temperature, rows.link.map_alpha(over.expand)
     none, every, has_nan = hi == math.inf, hi == -math.inf, xp.isnan(hi)
     flags = none, every, has_nan, none | every | has_nan
-    parts = rows, over, found, flags, pivoted or has_gradients(t)
-    z, distance, theta, pivot, shift, outside, open_, k, costs = (
+    parts = rows, over, theta, flags, pivoted or has_gradients(t)
+    z, distance, whole, pivot, shift, outside, open_, k, costs = (
         _dense(*parts, ends_outside) if rows.costs is None else _costed(*parts)
     )
     # z may overflow where x does not (finfo.min/0.5).
     limit = far(xp.finfo(x.dtype))
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     z = xp.where(outside, 0.0, z)
-    delta = zeros_of(theta)
+    delta = zeros_of(whole)
     correction: Any = 0.0
     # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.static_and_array_alpha()
@@ -105,11 +105,11 @@ def place(
         correction = with_gradients_of(equation.correction, *terms)
     z = capped(z, distance, expand(t), moved(expand(delta), costs, lever, over), outside, beyond)
     upper, _, _ = split(link, stop_gradient(z), rows.live)
-    theta = theta + (t - stop_gradient(t)) * shift
+    whole = whole + (t - stop_gradient(t)) * shift
     edge = rows.link.edge
-    theta = theta + t * (delta - edge) if costs is None else (theta + t * delta) / found[-1]
+    whole = whole + t * (delta - edge) if costs is None else (whole + t * delta) / theta[-1]
     rest: tuple[Any, ...] = outside, pivot, shift, over, open_, k, costs
-    return Placed(link, z, upper, theta, *flags, correction, *rest)
+    return Placed(link, z, upper, whole, *flags, correction, *rest)
 
 
 def with_ends_outside(link: Link, z: Array) -> Array:
@@ -128,7 +128,7 @@ def with_ends_outside(link: Link, z: Array) -> Array:
 def _dense(
     rows: Rows,
     over: Reductions,
-    found: tuple[Array, ...],
+    theta: tuple[Array, ...],
     flags: tuple[Array, ...],
     pivoted: bool,
     ends_outside: bool,
@@ -140,7 +140,7 @@ def _dense(
     xp, expand = namespace(rows.scores), over.expand
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     (none, every, has_nan, settled), link = flags, rows.link.map_alpha(stop_gradient)
-    hi, lo = xp.where(settled, 0.0, found[0]), found[1]
+    hi, lo = xp.where(settled, 0.0, theta[0]), theta[1]
     if link.capped is not False and not sends(over):  # the search by messages has moved θ
         hi, lo = at_end(x, k, t, link, hi, xp.where(settled, 0.0, lo), over)
     z = ((x - expand(hi)) - expand(lo)) / expand(t)
@@ -158,13 +158,13 @@ def _dense(
 
 
 def _costed(
-    rows: Rows, over: Reductions, found: tuple[Array, ...], flags: tuple[Array, ...], pivoted: bool
+    rows: Rows, over: Reductions, theta: tuple[Array, ...], flags: tuple[Array, ...], pivoted: bool
 ) -> tuple[Any, ...]:
     """Return the same as `_dense`, with derivatives in the costs, too."""
     xp, expand, live = namespace(rows.scores), over.expand, rows.live
     own: Any = rows.costs
     (*_, has_nan, settled), link = flags, rows.link.map_alpha(stop_gradient).map_alpha(expand)
-    t, (hi, lo, away, unit) = stop_gradient(rows.temperature), found
+    t, (hi, lo, away, unit) = stop_gradient(rows.temperature), theta
     hi, lo = xp.where(settled, 0.0, hi), xp.where(settled, 0.0, lo)
     z = xp.where(live, away, 0.0) / expand(t)
     still = expand(settled) & (stop_gradient(own) > 0)
@@ -210,9 +210,9 @@ def _constant_tail(link: Link, z: Array, t: Array) -> Array:
     return cut & ~(slope < float(xp.finfo(z.dtype).max) / 1024)  # a margin for sums
 
 
-def theta(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
+def theta(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> Array:
     """Return θ per row: ±inf if nothing or everything is chosen, NaN if no entry is available."""
-    p = place(rows, over, found, ends_outside=True)
+    p = place(rows, over, theta, ends_outside=True)
     xp = namespace(p.z)
     answer = p.theta
     if rows.costs is None and has_gradients(rows.scores):

@@ -60,8 +60,8 @@ def rest(
     z = xp.where(away, 0.0, x - expand(top))
     z = quotient(z, xp.broadcast_to(expand(temperature), x.shape), ~away)
     total = over.sum(xp.where(away, 0.0, xp.exp(z)))
-    found = quotient(top - base, temperature, ~none) + xp.log(xp.where(none, 1.0, total))
-    return xp.where(none, -math.inf, found)
+    loss = quotient(top - base, temperature, ~none) + xp.log(xp.where(none, 1.0, total))
+    return xp.where(none, -math.inf, loss)
 
 
 def divergence(of: Named, log_rest: Array | None, *, reverse: bool) -> Array:
@@ -90,12 +90,12 @@ def divergence(of: Named, log_rest: Array | None, *, reverse: bool) -> Array:
         apart = xp.where(known, log_p, 0.0) - log_q
         terms = xp.where(known, p * apart, 0.0)
         lost = xp.any(of.masked & (p > 0), axis=-1)
-    found = xp.sum(terms, axis=-1)
+    loss = xp.sum(terms, axis=-1)
     if log_rest is not None:
-        found = found + _of_bucket(log_rest, total, log_whole, reverse)
-    bad = xp.isnan(found)
-    found = xp.where(lost, math.inf, not_below_0(xp.where(lost, 0.0, found)))
-    return nan_where(found, bad)
+        loss = loss + _of_bucket(log_rest, total, log_whole, reverse)
+    bad = xp.isnan(loss)
+    loss = xp.where(lost, math.inf, not_below_0(xp.where(lost, 0.0, loss)))
+    return nan_where(loss, bad)
 
 
 def _of_bucket(log_rest: Array, total: Array, log_whole: Array, reverse: bool) -> Array:
@@ -130,8 +130,8 @@ def _log_sum_of_teacher(of: Named) -> Array:
     numbers = xp.cumsum(xp.ones_like(log_p), axis=-1) - 1
     others = numbers != cast(place, numbers.dtype)[..., None]
     raised = xp.where(others, xp.exp(log_p - base[..., None]), 0.0)
-    found = base + xp.log1p(xp.sum(raised, axis=-1))
-    return xp.where(greatest == -math.inf, -math.inf, found)
+    log_sum = base + xp.log1p(xp.sum(raised, axis=-1))
+    return xp.where(greatest == -math.inf, -math.inf, log_sum)
 
 
 def _log1mexp(x: Array) -> Array:
@@ -141,8 +141,8 @@ def _log1mexp(x: Array) -> Array:
     x = xp.where(some, x, -1.0)
     near = x > -math.log(2)
     close = xp.log(-xp.expm1(xp.where(near, x, -1.0)))
-    found = xp.where(near, close, xp.log1p(-xp.exp(xp.where(near, -1.0, x))))
-    return xp.where(some, found, -math.inf)
+    log = xp.where(near, close, xp.log1p(-xp.exp(xp.where(near, -1.0, x))))
+    return xp.where(some, log, -math.inf)
 
 
 def _log_of_two(a: Array, b: Array) -> Array:

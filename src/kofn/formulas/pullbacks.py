@@ -27,7 +27,7 @@ from kofn.solver.reductions import DENSE, Reductions, sends, sums_of, wide_sums_
 def in_rows(
     cotangent: Array,
     rows: Rows,
-    found: Any,
+    theta: Any,
     in_z: Callable[..., Any],
     constants: Sequence[Array] = (),
     over: Reductions = DENSE,
@@ -37,7 +37,7 @@ def in_rows(
     in_z(cotangent, placed, rows, *constants) is z's cotangent, which sums to 0 in a row: so
     pivot.py's mean stands for θ.
     """
-    p, expand, t = implicit.place(rows, over, found, pivoted=True), over.expand, rows.temperature
+    p, expand, t = implicit.place(rows, over, theta, pivoted=True), over.expand, rows.temperature
     in_x = in_z(cotangent, p, rows, *constants) / expand(t)
     xp, constant, pivot = namespace(in_x), in_x == 0, expand(p.pivot)
     distance = (xp.where(constant, pivot, rows.scores) - pivot) / expand(t)
@@ -48,18 +48,18 @@ def in_rows(
 
 
 def of_weights(
-    v: Array, rows: Rows, found: tuple[Array, Array], over: Reductions
+    v: Array, rows: Rows, theta: tuple[Array, Array], over: Reductions
 ) -> tuple[Array, Callable[[], Array], Array]:
     """Return the cotangents of scores, k and T from one of the weights, by two rounds of sums.
 
     ∂p/∂x = [diag(w) − w wᵀ/Σw]/T, ∂p/∂k = w/Σw. The mean of v by w is improved once: where one
-    entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `found`
+    entry has nearly all of Σw, its rounding would be as large as the others' derivatives. `theta`
     is θ as it is used, at the end of a support if it was moved there. The cotangent of k may take
     further sums: a function returns it.
     """
     x, live, top, left, _, t, link, known, _ = rows
     xp, expand = namespace(x), over.expand
-    (hi, lo), link = found, link.map_alpha(expand)
+    (hi, lo), link = theta, link.map_alpha(expand)
     open_, has_nan = xp.isfinite(hi), xp.isnan(hi)
     limit = far(xp.finfo(x.dtype))
     z = ((x - expand(xp.where(open_, hi, 0.0))) - expand(lo)) / expand(t)
@@ -120,9 +120,9 @@ def through_weights(v: Array, given: Given, p: Array, q: Array, lone: Array) -> 
     return u / (t if type(t) is float else over.expand(t))
 
 
-def log_cotangents(v: Array, rows: Rows, found: Any) -> tuple[Array, Array]:
+def log_cotangents(v: Array, rows: Rows, theta: Any) -> tuple[Array, Array]:
     """Return the cotangents of the scores and the temperature from one of log p."""
-    return in_rows(v, rows, found, of_logarithms)
+    return in_rows(v, rows, theta, of_logarithms)
 
 
 def of_logarithms(v: Array, p: implicit.Placed, rows: Rows) -> Array:
@@ -168,10 +168,10 @@ def of_losses(v: Array, p: implicit.Placed, rows: Rows, target: Array) -> Array:
 
 
 def of_thresholds(
-    cotangent: Array, rows: Rows, found: Any, over: Reductions = DENSE
+    cotangent: Array, rows: Rows, theta: Any, over: Reductions = DENSE
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature from one of θ."""
-    p = implicit.place(rows, over, found, ends_outside=True)
+    p = implicit.place(rows, over, theta, ends_outside=True)
     xp, expand = namespace(p.z), over.expand
     slope = xp.where(_moving(p, rows), p.link.pdf(p.z), 0.0)
     # The temperature's goes with the message of the total.
@@ -210,20 +210,20 @@ def of_thresholds(
 
 
 def of_values(
-    cotangent: Array, rows: Rows, found: Any, over: Reductions, slope: Array | float = 0.0
+    cotangent: Array, rows: Rows, theta: Any, over: Reductions, slope: Array | float = 0.0
 ) -> tuple[Array, Array, Array]:
     """Return the cotangents of the scores, k and the temperature from one of S_k.
 
     ∂S/∂x = p and ∂S/∂k = θ; the slope in T is a sum that was made with S, if it is wanted.
     """
-    theta = found[0] + found[1] - rows.temperature * rows.link.edge
-    in_k = namespace(theta).where(abs(theta) == math.inf, 0.0, theta)
-    in_x = over.expand(cotangent) * answers.weights(rows, over, found=found)
+    number = theta[0] + theta[1] - rows.temperature * rows.link.edge
+    in_k = namespace(number).where(abs(number) == math.inf, 0.0, number)
+    in_x = over.expand(cotangent) * answers.weights(rows, over, theta=theta)
     return in_x, cotangent * in_k, cotangent * slope
 
 
 def of_usual_thresholds(
-    cotangent: Array, given: Given, found: Any
+    cotangent: Array, given: Given, theta: Any
 ) -> tuple[Array, Array, Array | None] | None:
     """Return `of_thresholds` in a few operations; None if a row has no F′ to share.
 
@@ -231,7 +231,7 @@ def of_usual_thresholds(
     link of mean zero.
     """
     x, _, temperature, link = given.wide()[:4]
-    hi, lo = (each[..., None] for each in found)
+    hi, lo = (each[..., None] for each in theta)
     t = temperature if type(temperature) is float else temperature[..., None]
     z = implicit.with_ends_outside(link, ((x - hi) - lo) / t)
     share = link.pdf(z)

@@ -19,13 +19,13 @@ Theta = tuple[Array, Array]
 Sloped = tuple[Array, Theta, tuple[Array, ...]]
 
 
-def value(rows: Rows, over: Reductions, found: Theta) -> Sloped:
+def value(rows: Rows, over: Reductions, theta: Theta) -> Sloped:
     """Return S_k; its slope in T is kept."""
-    answer, slope = answers.value_and_slope(rows, over, found)
-    return answer, found, (slope,)
+    answer, slope = answers.value_and_slope(rows, over, theta)
+    return answer, theta, (slope,)
 
 
-def softmax(rows: Rows, over: Reductions, found: None) -> Sloped:
+def softmax(rows: Rows, over: Reductions, theta: None) -> Sloped:
     answer, total = answers.shares(rows, over, _greatest(rows))
     return answer, _theta_of_softmax(rows, namespace(total).log(total)), ()
 
@@ -55,14 +55,14 @@ def _theta_of_softmax(rows: Rows, log_total: Array) -> Theta:
 # cross-entropy.
 
 
-def loss(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
+def loss(rows: Rows, target: Array, over: Reductions, theta: Theta) -> Sloped:
     """Return `answers.loss`.
 
     The slope is a sum of (x − θ)(p − t), where Σ(p − t) = 0: any number may stand for θ, as in
     pivot.py. One next to θ and to the scores does until all sums are known, and with them the mean
     of x in the weights p(1 − p), which are F′ or close to it.
     """
-    p, near = place(rows, over, found), _near(rows, found)
+    p, near = place(rows, over, theta), _near(rows, theta)
     xp, expand = namespace(p.z), over.expand
     moves = rows.live & ~expand(p.settled)
     off = xp.where(moves, _compared(p, rows, target, xp.ones_like(target)), 0.0)
@@ -76,20 +76,20 @@ def loss(rows: Rows, target: Array, over: Reductions, found: Theta) -> Sloped:
     loss = cast(loss, rows.scores.dtype)
     slope = cast(-tilt / rows.temperature, loss.dtype)
     constant = _is_constant(rows, loss, wrong, over)
-    return loss, found, (xp.where(constant, 0.0, slope), constant, xp.ones_like(loss))
+    return loss, theta, (xp.where(constant, 0.0, slope), constant, xp.ones_like(loss))
 
 
-def _near(rows: Rows, found: Theta) -> Array:
+def _near(rows: Rows, theta: Theta) -> Array:
     """Return a number per row next to θ and to the scores."""
-    xp, known = namespace(found[0]), rows.known
-    theta = xp.where(xp.isfinite(found[0]), found[0], 0.0) - rows.temperature * rows.link.edge
-    wide = cast(theta, known.least.dtype)
+    xp, known = namespace(theta[0]), rows.known
+    number = xp.where(xp.isfinite(theta[0]), theta[0], 0.0) - rows.temperature * rows.link.edge
+    wide = cast(number, known.least.dtype)
     near = xp.minimum(xp.maximum(wide, known.least), known.greatest)
-    return cast(xp.where(xp.isfinite(near), near, wide), theta.dtype)
+    return cast(xp.where(xp.isfinite(near), near, wide), number.dtype)
 
 
 def likelihood(
-    rows: Rows, target: Array, idle: Array | None = None, *, over: Reductions, found: None
+    rows: Rows, target: Array, idle: Array | None = None, *, over: Reductions, theta: None
 ) -> Sloped:
     """Return `cross_entropy`; k is 1.
 
@@ -139,13 +139,13 @@ def of_losses(
     idle: Array | None = None,
     *,
     over: Reductions,
-    found: Theta,
+    theta: Theta,
     slope: Array,
     whole: Array,
 ) -> tuple[Array, None, Array]:
     """Return the cotangents for (whole·p − t)/T."""
     expand = over.expand
-    off = _compared(place(rows, over, found), rows, target, expand(cast(whole, target.dtype)))
+    off = _compared(place(rows, over, theta), rows, target, expand(cast(whole, target.dtype)))
     return off * expand(v / rows.temperature), None, slope * v
 
 

@@ -73,12 +73,12 @@ class _Sloped(NamedTuple):
         return tuple(values)
 
 
-def _sloped(given: Given, found: tuple[Array, Array], over: Reductions, counted: bool) -> _Sloped:
+def _sloped(given: Given, theta: tuple[Array, Array], over: Reductions, counted: bool) -> _Sloped:
     """Return slopes at θ, which is two numbers; `counted` if scores of +inf are to be counted."""
     at_ends = given.link.capped is not False and over is DENSE  # in shards, θ is at an end already
     rows = rows_of(given, over) if at_ends or counted else uncounted(given)
     x, t, link = rows.scores, rows.temperature, rows.link
-    xp, expand, (hi, lo) = namespace(x), over.expand, found
+    xp, expand, (hi, lo) = namespace(x), over.expand, theta
     open_, has_nan = xp.isfinite(hi), xp.isnan(hi)
     hi, lo = xp.where(open_, hi, 0.0), xp.where(open_, lo, 0.0)
     if at_ends:
@@ -113,11 +113,11 @@ def _sloped(given: Given, found: tuple[Array, Array], over: Reductions, counted:
 
 
 def weights(
-    tangents: Tangents, given: Given, found: tuple[Array, Array], over: Reductions = DENSE
+    tangents: Tangents, given: Given, theta: tuple[Array, Array], over: Reductions = DENSE
 ) -> Array:
     """Return the tangent of the weights."""
     dk = tangents[1]
-    s = _sloped(given, found, over, counted=dk is not None)
+    s = _sloped(given, theta, over, counted=dk is not None)
     xp, expand, rows = namespace(s.z), over.expand, s.rows
     (e,) = s.change(tangents)
     tangent = xp.where(s.w == 0, 0.0, s.w * e) * expand(s.unit)
@@ -135,11 +135,11 @@ def of_weights(
     v: Array,
     tangents: Tangents,
     given: Given,
-    found: tuple[Array, Array],
+    theta: tuple[Array, Array],
     over: Reductions = DENSE,
 ) -> tuple[Array, Array, Array]:
     """Return how the cotangents of x, k and T change, where one of the weights is v."""
-    s, dt = _sloped(given, found, over, counted=False), tangents[2]
+    s, dt = _sloped(given, theta, over, counted=False), tangents[2]
     xp, expand, t = namespace(s.z), over.expand, s.rows.temperature
     e, v = s.change(tangents, v)
     u, c = s.w * v, xp.where(s.bend == 0, 0.0, s.bend * v * e)

@@ -51,10 +51,10 @@ def least(
         (whole,) = wide_sums_of(over, mass)
         last = _last_key(keys, mass, p * whole, over)
     some = plain & (last > lowest)
-    found = xp.where(some, numbers_of(last, dtype_name(x)), -math.inf)
+    least = xp.where(some, numbers_of(last, dtype_name(x)), -math.inf)
     if min_p:
-        found = xp.maximum(found, xp.where(plain, base + math.log(min_p) * t, -math.inf))
-    return nan_where(found, xp.isnan(greatest) | xp.isnan(rows.temperature))
+        least = xp.maximum(least, xp.where(plain, base + math.log(min_p) * t, -math.inf))
+    return nan_where(least, xp.isnan(greatest) | xp.isnan(rows.temperature))
 
 
 def _integers(x: Array) -> str:
@@ -96,13 +96,13 @@ def _last_key_in_parts(keys: Any, amounts: Array, wanted: Any, over: Any) -> Any
     count = 2 * xp.any(playing, axis=-1, keepdims=True)
 
     def sums(key: Array) -> Array:
-        found = xp.where(keys >= cast(key, keys.dtype), amounts, 0.0)
-        return cast(xp.sum(found, axis=-1, keepdims=True), wanted.dtype)
+        reached = xp.where(keys >= cast(key, keys.dtype), amounts, 0.0)
+        return cast(xp.sum(reached, axis=-1, keepdims=True), wanted.dtype)
 
-    found = over.last_key(
+    last = over.last_key(
         wanted, xp.stack(ends, axis=-1), count, sums, lambda reached: reached >= wanted
     )
-    return cast(found, keys.dtype)[..., 0]
+    return cast(last, keys.dtype)[..., 0]
 
 
 def inside(rows: Rows, last: Array, over: Reductions = DENSE) -> Array:
@@ -159,8 +159,8 @@ def entropy_of(rows: Rows, over: Reductions = DENSE) -> Array:
     greatest, z, raised = _raised(rows, None, over)
     total = over.sum(raised)
     total = xp.where(total > 0, total, 1.0)
-    found = xp.log(total) - over.sum(raised * z) / total
-    return _with_ends(found, rows, greatest)
+    entropy = xp.log(total) - over.sum(raised * z) / total
+    return _with_ends(entropy, rows, greatest)
 
 
 def _raised(
@@ -180,13 +180,13 @@ def _raised(
     return greatest, z, xp.where(some, raised, 0.0)
 
 
-def _with_ends(found: Array, rows: Rows, greatest: Array) -> Array:
+def _with_ends(entropy: Array, rows: Rows, greatest: Array) -> Array:
     """Return entropies, right also in rows with NaN, scores of +inf, or nothing in play."""
-    xp = namespace(found)
+    xp = namespace(entropy)
     top = _has_top(rows)
-    found = xp.where(top, -xp.log(xp.where(top, rows.top_weight, 1.0)), found)
-    found = xp.where((greatest == -math.inf) & ~top, 0.0, found)
-    return nan_where(found, xp.isnan(greatest) | xp.isnan(rows.temperature))
+    entropy = xp.where(top, -xp.log(xp.where(top, rows.top_weight, 1.0)), entropy)
+    entropy = xp.where((greatest == -math.inf) & ~top, 0.0, entropy)
+    return nan_where(entropy, xp.isnan(greatest) | xp.isnan(rows.temperature))
 
 
 def _has_top(rows: Rows) -> Array:
@@ -223,15 +223,15 @@ def loss(
         total = total + xp.where(joins, xp.exp(xp.where(joins, mine, 0.0)), 0.0)
     # Rounding of entries that count in part may give less than the greatest one's 1.
     total = total + stop_gradient(xp.where((total > 0) & (total < 1), 1 - total, 0.0))
-    found = xp.log(xp.where(total > 0, total, 1.0)) - mine
+    loss = xp.log(xp.where(total > 0, total, 1.0)) - mine
     top = _has_top(rows)
     among = -xp.log(xp.where(top, rows.top_weight, 1.0))
     among = xp.where(fixed == math.inf, among, math.inf)
-    found = xp.where(top | (fixed == math.inf), among, found)
+    loss = xp.where(top | (fixed == math.inf), among, loss)
     lost = deleted(fixed) | ~is_in if outside == INFINITE else deleted(fixed)
-    found = xp.where(lost, math.inf, found)
-    found = xp.where((greatest == -math.inf) & ~top & (outside == AGAINST), 0.0, found)
-    return nan_where(found, xp.isnan(greatest) | xp.isnan(fixed) | xp.isnan(rows.temperature))
+    loss = xp.where(lost, math.inf, loss)
+    loss = xp.where((greatest == -math.inf) & ~top & (outside == AGAINST), 0.0, loss)
+    return nan_where(loss, xp.isnan(greatest) | xp.isnan(fixed) | xp.isnan(rows.temperature))
 
 
 def loss_at(

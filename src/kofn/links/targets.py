@@ -32,8 +32,8 @@ class Target:
 
     def __call__(self, function: Any) -> Made:
         if function not in self._made:
-            found = {name: self.named(function, name) for name in names_of(function)}
-            self._made[function] = self._make(function, found)
+            called = {name: self.named(function, name) for name in names_of(function)}
+            self._made[function] = self._make(function, called)
         return self._made[function]
 
     def named(self, function: FunctionType, name: str) -> Any:

@@ -17,13 +17,13 @@ class OfFormulas(Link):
     def _tail(self, z: Array) -> tuple[Real, ...]:
         """Return (the smaller of F and 1 − F; whether F > ½; F′; F″)."""
         (kind,) = self.kinds
-        found: tuple[Real, ...]
+        tail: tuple[Real, ...]
         if "tail_of_size" in kind.formulas:
             upper = z > 0
-            found = kind.called("tail_of_size", exp(where(upper, -z, z)), upper)
+            tail = kind.called("tail_of_size", exp(where(upper, -z, z)), upper)
         else:
-            found = kind.called("tail", *(apart(z) if kind.octaves else (z,)))
-        return found
+            tail = kind.called("tail", *(apart(z) if kind.octaves else (z,)))
+        return tail
 
     def cdf(self, z: ArrayT) -> ArrayT:
         t, upper, *_ = self._tail(z)
@@ -97,12 +97,12 @@ class TwoTails(OfFormulas, BuiltIn):
         return xp.where(upper, self.log_sf(high) + xp.log(self.sf_slope(high)), below)
 
     def log_cdf(self, z: ArrayT) -> ArrayT:
-        found: ArrayT = self.kinds[0].called("logarithm", z)
-        return found
+        log: ArrayT = self.kinds[0].called("logarithm", z)
+        return log
 
     def log_sf(self, z: ArrayT) -> ArrayT:
-        found: ArrayT = self.kinds[0].called("log_above", z)[0]
-        return found
+        log: ArrayT = self.kinds[0].called("log_above", z)[0]
+        return log
 
     def cdf_slope(self, z: ArrayT) -> ArrayT:
         steep: ArrayT = self.kinds[0].called("log_below", z)[1]

@@ -46,10 +46,10 @@ def answer(
             return None
         of: tuple[Any, Any] = (TRUNCATED_LOSS, (None, None)) if likely else (LOSS, (0,))
         return labelled.reduced(*of, (link, alpha), *given, **options)
-    found = _checked(*given, whole=not likely, link=link, alpha=alpha, **options)
-    if found is None:
+    checked = _checked(*given, whole=not likely, link=link, alpha=alpha, **options)
+    if checked is None:
         return None
-    rows, target, weight, ignored = found
+    rows, target, weight, ignored = checked
     if sets:
         k, p, min_p, outside = sets
         own = weight, *check_support(k, p, min_p, rows.n), outside, ignored, given[-1], again
@@ -69,10 +69,10 @@ def of_values(
             return None
         link = options.pop("link"), None
         return labelled.reduced(LOG_AT_LABELS, (), link, *given, **options | {"k": k})
-    found = _checked(*given, whole=False, **options)
-    if found is None or kernels.serving_of("rows", given[0], "torch", offered="RATED") is None:
+    checked = _checked(*given, whole=False, **options)
+    if checked is None or kernels.serving_of("rows", given[0], "torch", offered="RATED") is None:
         return None
-    rows, target, weight, ignored = found
+    rows, target, weight, ignored = checked
     with rows.form.quiet():
         return route.by_kernel(
             MISSED_LOGS if epsilon else MISSED, values(rows), rows.scores, target,
@@ -88,10 +88,10 @@ def with_margin(
     if not is_elsewhere(cosines) or type(margin) not in NUMBERS:
         return None
     how: Any = dict(whole=False, link="exponential", ignore_index=ignored)
-    found = _checked(cosines, target, temperature, dim, None, reduction, **how)
-    if found is None or type(found[0].temperature) is not float:
+    checked = _checked(cosines, target, temperature, dim, None, reduction, **how)
+    if checked is None or type(checked[0].temperature) is not float:
         return None
-    (x, _, t, _, form, _), target, _, ignored = found
+    (x, _, t, _, form, _), target, _, ignored = checked
     margin = check_number("margin", margin, low=0.0, allowed="a number ≥ 0")
     with form.quiet():
         own = margin, turned, t, ignored, again

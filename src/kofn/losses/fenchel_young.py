@@ -134,9 +134,9 @@ def softmax_loss(
         raise unknown_keyword(softmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = at_once.answer(*given, again=_again, likely=True, **options)
-    if found is not None:
-        return found
+    loss: Any = at_once.answer(*given, again=_again, likely=True, **options)
+    if loss is not None:
+        return loss
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
     with checked.form.quiet():
         return loss_of_rows(checked, labels, reduction, True)
@@ -321,9 +321,9 @@ def _loss(
 ) -> Any:
     """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
     given: Any = (scores, target, temperature, dim, mask, reduction)
-    found: Any = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
-    if found is not None:
-        return found
+    loss: Any = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
+    if loss is not None:
+        return loss
     link = table.resolve(link) if alpha is None else links.entmax(alpha)
     checked, labels = prepared(*given, link=link, halves=True, **options)
     with checked.form.quiet():

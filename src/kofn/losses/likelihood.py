@@ -93,9 +93,9 @@ def topk_cross_entropy(
             total = one if total is None else _logaddexp(total, one)
         return total
 
-    found: Any = at_once.of_values(total, *given, k=k, **options)
-    if found is not None:
-        return found
+    loss: Any = at_once.of_values(total, *given, k=k, **options)
+    if loss is not None:
+        return loss
     options["link"] = table.resolve(link)
     checked, labels = prepared(*given, **options)
     with checked.form.quiet():
@@ -108,9 +108,9 @@ def _logarithms(given: Given, target: Target | None) -> Any:
     usual = given.form.kind == "torch" and not given.is_half and given.over is DENSE
     labels = None if target is None else target.labels
     if usual and numbers and labels is not None and is_at_hand(given.scores):
-        found = route.by_kernel(LOG_AT_LABELS, given, labels)
-        if found is not None:
-            return found
+        log = route.by_kernel(LOG_AT_LABELS, given, labels)
+        if log is not None:
+            return log
     return route.answer(LOG_WEIGHTS, given)
 
 
@@ -168,9 +168,9 @@ def epsilon_cross_entropy(
         playing: Any = ~deleted(checked.scores)
         return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
 
-    found: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
-    if found is not None:
-        return found
+    loss: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
+    if loss is not None:
+        return loss
     checked, labels = prepared(*given, **options)
     xp = checked.form.xp
     with checked.form.quiet():
@@ -220,9 +220,9 @@ def accuracy_loss(
         raise unknown_keyword(accuracy_loss, others)
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(link=table.resolve(link), weight=weight, ignore_index=ignore_index)
-    found: Any = at_once.of_values(_weights, *given, **options)
-    if found is not None:
-        return found
+    loss: Any = at_once.of_values(_weights, *given, **options)
+    if loss is not None:
+        return loss
     checked, labels = prepared(*given, halves=True, **options)
     with checked.form.quiet():
         return missed(_weights(checked, labels), labels, reduction)

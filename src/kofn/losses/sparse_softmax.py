@@ -123,11 +123,11 @@ def sparse_softmax_loss(
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     way = OUTSIDE[outside or "against"]
-    found: Any = at_once.answer(
+    loss: Any = at_once.answer(
         *given, again=_again, likely=True, sets=(k, p, min_p, way), **options
     )
-    if found is not None:
-        return found
+    if loss is not None:
+        return loss
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
     of = check_support(k, p, min_p, checked.n)
     if way != AGAINST and labels.labels is None:

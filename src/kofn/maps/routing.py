@@ -55,9 +55,9 @@ def token_choice(
     choice that was not made by the scores.
     """
     if mask is None and indices is None and gating.softly:
-        found = choice_at_once(scores, k, gating, bias)
-        if found is not None:
-            return found
+        choice = choice_at_once(scores, k, gating, bias)
+        if choice is not None:
+            return choice
     rows = None if mask is None else mask[..., None]
     normalize = gating.normalize and not gating.mixture
     if indices is None:

@@ -85,7 +85,7 @@ def _summed(rows: Rows) -> Array:
 
 def _scaled_slopes(rows: Rows) -> tuple[Array, Array]:
     """Return the largest slope, and all slopes divided by it, so that no square underflows."""
-    w = answers.slopes(rows, found=theta_of(rows))
+    w = answers.slopes(rows, theta=theta_of(rows))
     xp = namespace(w)
     scale = xp.max(w, axis=-1)
     return scale, w / xp.where(scale > 0, scale, 1.0)[..., None]

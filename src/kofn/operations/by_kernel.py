@@ -57,7 +57,7 @@ def weights_by_kernel(
     if lost:
         where, rows, solution = finish(given, theta)
         with quiet_for("numpy"):
-            put(p, where, answers.weights(rows, found=solution))
+            put(p, where, answers.weights(rows, theta=solution))
     return p, theta
 
 

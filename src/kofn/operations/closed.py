@@ -29,7 +29,7 @@ def closed(
     def kernel(theta_of: Callable[..., Any], given: Given, *constants: Array) -> Any:
         rows, over = rows_of(given), given.over
         theta = theta_of(rows, over)
-        return reference(rows, *constants, over=over, found=theta), *theta
+        return reference(rows, *constants, over=over, theta=theta), *theta
 
     def back(_: object, given: Given, cotangent: Array, *known: Array) -> tuple[Array, Array]:
         *constants, hi, lo = known

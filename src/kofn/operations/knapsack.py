@@ -46,7 +46,7 @@ def _finished(answer: Array, given: Given, theta: Array, function: Any) -> None:
     """Answer rows without θ, which may need more digits of it, by the array code."""
     where, rows, solution = finish(given, in_memory(theta).copy())
     with np.errstate(all="ignore"):
-        put(answer, where, function(rows, found=solution))
+        put(answer, where, function(rows, theta=solution))
 
 
 def _mend(answer: Array, where: np.ndarray, given: Given, function: Any) -> None:
@@ -94,7 +94,7 @@ def _pulled(function: Any, given: Given[Tensor], where: Tensor, cotangent: Tenso
         x = rows[0].masked_fill(deleted(rows[0]), -math.inf)
         leaves = [row.detach().double().requires_grad_() for row in (x, *rows[1:])]
         some = rows_of(with_costs(leaves, given.link))
-        answer = function(some, found=price_of(some))
+        answer = function(some, theta=price_of(some))
         options = {"allow_unused": True, "materialize_grads": True}
         grad = sys.modules["torch"].autograd.grad
         return grad(answer, leaves, cotangent[where].double(), **options)
@@ -166,7 +166,7 @@ def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
 
 def _theta_again(some: Given) -> Array:
     rows = rows_of(some)
-    return implicit.theta(rows, found=price_of(rows))
+    return implicit.theta(rows, theta=price_of(rows))
 
 
 def _price_back(

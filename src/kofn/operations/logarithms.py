@@ -122,8 +122,8 @@ LOG_AT_LABELS = Operation(
     gives="log r, theta 2",
     of=ROWS,
     kernel=_at_labels,
-    reference=lambda rows, labels, over=DENSE, found=None: at_labels(
-        answers.log_weights(rows, over, found=found), labels
+    reference=lambda rows, labels, over=DENSE, theta=None: at_labels(
+        answers.log_weights(rows, over, theta=theta), labels
     ),
     back=(
         Operation(

@@ -86,7 +86,7 @@ def _by_parts(
             link = given.link.map_alpha(lambda alpha: in_memory(alpha)[where])
             rows = rows_of(Given(x, k, temperature, link))
             theta = tuple(one[where] for one in in_memory(known[1]))
-            put(losses[0], where, answers.loss(rows, in_memory(target)[where], found=theta))
+            put(losses[0], where, answers.loss(rows, in_memory(target)[where], theta=theta))
     return losses, residual, *in_alpha
 
 
@@ -171,13 +171,13 @@ def _of_label(link: Link, p: Array, target: Array, lever: Array) -> Array:
 
 
 def _loss(
-    rows: Rows, target: Array, likely: int, over: Reductions = DENSE, found: Any = None
+    rows: Rows, target: Array, likely: int, over: Reductions = DENSE, theta: Any = None
 ) -> Array:
     if likely:
         return -at_labels(answers.log_softmax(rows), target)
     if target.ndim < rows.scores.ndim:
         target = marked(rows.scores, target[..., None])
-    return answers.loss(rows, cast(target, rows.scores.dtype), over, found=found)
+    return answers.loss(rows, cast(target, rows.scores.dtype), over, theta=theta)
 
 
 def with_number(given: Given, target: Array) -> Given:
@@ -190,7 +190,7 @@ def _with_number(given: Given, target: Array) -> Given:
 
 
 def _compared(
-    rows: Rows, target: Array, likely: int, *, over: Reductions, found: Any
+    rows: Rows, target: Array, likely: int, *, over: Reductions, theta: Any
 ) -> tuple[Array, Array]:
     """Return the losses and p − t, which is 0 where the loss is a constant."""
     xp = namespace(rows.scores)
@@ -201,9 +201,9 @@ def _compared(
         loss = -over.sum(xp.where(target > 0, logs, 0.0))
         moves = rows.live & over.expand(xp.isfinite(loss))
         return loss, xp.where(moves, answers.softmax(rows, over) - target, 0.0)
-    placed = implicit.place(rows, over, found)
+    placed = implicit.place(rows, over, theta)
     residual = pullbacks.of_losses(xp.ones_like(rows.k), placed, rows, target)
-    return answers.loss(rows, target, over, found=found), residual
+    return answers.loss(rows, target, over, theta=theta), residual
 
 
 def _marked(x: Array, labels: Array, over: Reductions) -> Array:

@@ -68,8 +68,8 @@ def summed(
         each = cotangent[..., None] * slope(p)
         return backend.gradients(given.scores, each, theta, *given[1:4])
 
-    def reference(rows: Rows, over: Reductions = DENSE, *, found: tuple[Array, ...]) -> Array:
-        p = answers.weights(rows, over, found=found)
+    def reference(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> Array:
+        p = answers.weights(rows, over, theta=theta)
         upper = p > 0.5
         return over.sum(of.entry(namespace(p).where(upper, 1 - p, p), upper, 0 * p)[0])
 

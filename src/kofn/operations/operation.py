@@ -18,7 +18,7 @@ The contract:
 
 - The array code, `reference`, defines the answer, and it is differentiable to any order. A kernel
   computes the same numbers, sooner.
-- `reference` takes θ as `found`, and solves nothing. An adapter finds θ.
+- `reference` takes `theta`, and solves nothing. An adapter finds θ.
 - No adapter knows an operation by its name, but where rows need another operation: segments, costs
   in several processes, choices on a mesh. No declaration knows how a framework differentiates.
 - The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
@@ -130,8 +130,8 @@ class Operation:
     of: Signature
     kernel: Callable[..., Any]
     reference: Callable[..., Any] | None = None
-    """The array code that defines the answer: reference(rows, *arrays, over=, found=, …), for the
-    `Rows` that `rows/settled.py` makes of the arguments. θ is `found`: it solves nothing.
+    """The array code that defines the answer: reference(rows, *arrays, over=, theta=, …), for the
+    `Rows` that `rows/settled.py` makes of the arguments. It is given θ and solves nothing.
     """
     at_theta: bool = True
     """Whether `reference` takes θ."""
@@ -150,7 +150,7 @@ class Operation:
     """
     pullback: Callable[..., Any] | None = None
     """The cotangents of x, k and t by formulas, for rows in several processes: pullback(cotangent,
-    rows, *arrays, found=, over=, …), with the kept arrays by name. One of them may be a function
+    rows, *arrays, theta=, over=, …), with the kept arrays by name. One of them may be a function
     that returns it.
     """
     tangents: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]] | None = None
@@ -158,8 +158,8 @@ class Operation:
     (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
     """
     sloped: Callable[..., Any] | None = None
-    """sloped(rows, *arrays, found=, over=) is (answer of `reference`, θ, kept arrays), by one
-    round of sums; without `at_theta`, `found` is None.
+    """sloped(rows, *arrays, theta=, over=) is (answer of `reference`, θ, kept arrays), by one
+    round of sums; without `at_theta`, `theta` is None.
     """
     keeps: tuple[str, ...] = ()
     """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant. An
@@ -193,7 +193,7 @@ class Operation:
     """Of a way back, an answer per row that is NaN where such a call leaves a row to array code."""
     compared: Callable[..., tuple[Any, Any]] | None = None
     """The answer and the second answer by array code: compared(rows, *arrays, *settings, over=,
-    found=).
+    theta=).
     """
     moves_as: Operation | None = None
     """The operation whose derivatives the answer has; with `onward`, the second answer. For JAX."""

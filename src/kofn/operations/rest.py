@@ -42,8 +42,8 @@ def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
 
 
 def _rest(_: object, given: Given, entries: Tensor, base: Tensor) -> Tensor:
-    found = base.new_empty(base.shape)
-    flat = found.view(-1, 1)
+    answer = base.new_empty(base.shape)
+    flat = answer.view(-1, 1)
     for at, x, (own, t) in _blocks(given, entries, base, given.temperature):
         top = x.amax(-1, keepdim=True)
         none = top == -math.inf
@@ -51,7 +51,7 @@ def _rest(_: object, given: Given, entries: Tensor, base: Tensor) -> Tensor:
         total = x.sub_(top).div_(t).exp_().sum(-1, keepdim=True).log()
         part = (top - own) / t + total
         flat[at : at + len(part)] = part.masked_fill(none, -math.inf)
-    return found
+    return answer
 
 
 def _rest_back(

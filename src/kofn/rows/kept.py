@@ -44,9 +44,7 @@ class Kept(NamedTuple):
     form: Form  # of the caller's scores
     scores: Array  # the caller's, with `dim` last
     at: tuple[Array, ...]  # what indexes them by these entries; padding stands for entry 0
-    own: Array | None = (
-        None  # the scores of labels, (rows,), of one gather with the scores of the sets
-    )
+    own: Array | None = None  # scores of labels, (rows,), gathered with those of the sets
 
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""
@@ -58,18 +56,18 @@ class Kept(NamedTuple):
         """Return numbers per kept entry as an array like the caller's scores, 0 elsewhere."""
         x, at = self.scores, self.at
         nothing: Any = namespace(x).zeros_like(x)
-        found: Array
+        whole: Array
         if is_torch(x):
-            found = nothing.index_put(at, values, accumulate=True)
+            whole = nothing.index_put(at, values, accumulate=True)
         elif self.form.kind == "jax":
             # With a tangent: of one that is missing, JAX makes zeros on a mesh without devices.
             xp: Any = namespace(x)
             numbers: Any = xp.where(xp.ones_like(x, dtype=bool), nothing, x)
-            found = numbers.at[at].add(values)
+            whole = numbers.at[at].add(values)
         else:
             np.add.at(nothing, at, values)
-            found = nothing
-        return found if self.form.dim == -1 else move_axis(found, -1, self.form.dim)
+            whole = nothing
+        return whole if self.form.dim == -1 else move_axis(whole, -1, self.form.dim)
 
 
 def index_of(batch: Sequence[int], rows: Array, entries: Array) -> tuple[Array, ...]:

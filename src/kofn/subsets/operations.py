@@ -168,7 +168,7 @@ def marginals(plain: Any) -> Operation:
 
 
 def marginals_at(plain: Any) -> Operation:
-    """Declare the same with a known threshold; plain(y, k, found) is the array code."""
+    """Declare the same with a known threshold; plain(y, k, theta) is the array code."""
     return Operation(
         name="",
         takes="y n, k r, hi r, lo r",

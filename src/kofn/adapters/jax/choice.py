@@ -40,8 +40,8 @@ def hard(given: Given, k: Any) -> jax.Array:
         rule = _by_count if whole is None else choice.by_indices
         settings = Settings("", whole, False, rule)
         chosen = _call(_HARD, settings, choice.known_scores(x), count)[0]
-    found: Any = choice.with_nan(x, count, chosen)
-    return found
+    answer: Any = choice.with_nan(x, count, chosen)
+    return answer
 
 
 def _by_count(x: jax.Array, k: jax.Array, whole: None) -> Any:
@@ -133,8 +133,8 @@ def _first(*given: Any, settings: Settings, grouped: bool, over: Reductions = DE
 
     def rule(x: jax.Array, *mask: jax.Array) -> jax.Array:
         k = min(slots.shape[-1], x.shape[-1])
-        found: jax.Array = settings.reference(x, k, *mask).astype(slots.dtype)
-        return found
+        answer: jax.Array = settings.reference(x, k, *mask).astype(slots.dtype)
+        return answer
 
     return [first_in_shards(rule, arrays, over) if isinstance(over, AxisRows) else rule(*arrays)]
 
@@ -165,8 +165,8 @@ def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
         return (keys >= wanted).sum(-1, keepdims=True, dtype="int32")
 
     last = over.last_key(rank, keys, None, reached, lambda counts: counts >= rank)
-    found: jax.Array = shares(keys > last, keys == last, k, over).astype(x.dtype)
-    return found
+    answer: jax.Array = shares(keys > last, keys == last, k, over).astype(x.dtype)
+    return answer
 
 
 def first_in_shards(

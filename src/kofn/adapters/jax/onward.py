@@ -93,7 +93,7 @@ class _Code:
         rows = rows_of(packed(self.of, settings, before), over)
         theta = solved(rows, over)[1]
         assert self.operation.compared is not None
-        compared = self.operation.compared(rows, target, *settings.own, over=over, found=theta)
+        compared = self.operation.compared(rows, target, *settings.own, over=over, theta=theta)
         return *theta, *compared
 
     def slope(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:

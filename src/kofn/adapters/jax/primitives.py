@@ -125,8 +125,8 @@ class _Code:
             theta, solution = solved(rows, over)
             return *theta, self._reference(rows, over, solution)
 
-    def _reference(self, rows: Any, over: Reductions, found: Any) -> jax.Array:
-        own = {"found": found} if self.operation.at_theta else {}
+    def _reference(self, rows: Any, over: Reductions, theta: Any) -> jax.Array:
+        own = {"theta": theta} if self.operation.at_theta else {}
         assert self.operation.reference is not None
         answer: jax.Array = self.operation.reference(rows, over=over, **own)
         return answer

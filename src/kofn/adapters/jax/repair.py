@@ -61,7 +61,7 @@ def weights(*job_words: Any) -> None:
     hi[:], lo[:] = theta
     if job.places["out"]:
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = answers.weights(rows, found=solution)
+            job.entries("out")[where] = answers.weights(rows, theta=solution)
 
 
 def losses(*job_words: Any) -> None:
@@ -72,7 +72,7 @@ def losses(*job_words: Any) -> None:
     given = Given(job.entries("x")[where], k[where], temperature[where], job.link_at(where))
     with np.errstate(all="ignore"):
         target, solution = job.entries("g")[where], (hi[where], lo[where])
-        loss[where] = answers.loss(rows_of(given), target, found=solution)
+        loss[where] = answers.loss(rows_of(given), target, theta=solution)
 
 
 def log_cotangents(*job_words: Any) -> None:
@@ -109,7 +109,7 @@ def knapsacks(*job_words: Any) -> None:
     if job.places["out"]:
         lo[where] = np.inf
         with np.errstate(all="ignore"):
-            job.entries("out")[where] = answers.weights(rows, found=solution)
+            job.entries("out")[where] = answers.weights(rows, theta=solution)
 
 
 def filled(*job_words: Any) -> None:

@@ -101,15 +101,15 @@ def _by_messages(
     constants = SHARDS.with_tensors(shards, [each.detach() for each in SHARDS.tensors(shards)])
     statistics, rows = gathered(constants)
     over = shards.over
-    found = solve(statistics, rows, over) if operation.at_theta else None
+    theta = solve(statistics, rows, over) if operation.at_theta else None
     kept: Sequence[Tensor] = ()
     if operation.sloped is not None and slopes:
-        first, found, kept = operation.sloped(rows, *arrays, over=over, found=found)
+        first, theta, kept = operation.sloped(rows, *arrays, over=over, theta=theta)
     else:
         assert operation.reference is not None
-        first = operation.reference(rows, *arrays, over=over, found=found)
-    assert found is not None
-    return (first, *found, rows.k, statistics.live, statistics.top, *kept)
+        first = operation.reference(rows, *arrays, over=over, theta=theta)
+    assert theta is not None
+    return (first, *theta, rows.k, statistics.live, statistics.top, *kept)
 
 
 def _pulled(
@@ -133,10 +133,10 @@ def _by_formula(
     operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
 ) -> Grads:
     assert operation.pullback is not None
-    rows, found, kept = _known(operation, shards, known)
+    rows, theta, kept = _known(operation, shards, known)
     if "still" in kept:
         v = torch.where(kept.pop("still"), 0.0, v)
-    pulled: Grads = operation.pullback(v, rows, *arrays, over=shards.over, found=found, **kept)
+    pulled: Grads = operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
     return pulled
 
 
@@ -152,8 +152,8 @@ def _pulled_back(plain: Callable[[], Tensor], tensors: Sequence[Tensor], v: Tens
     some, again = [each for each in tensors if each.requires_grad], torch.is_grad_enabled()
     with torch.enable_grad():
         slopes = torch.autograd.grad(plain(), some, v, create_graph=again, allow_unused=True)
-    found = iter(slopes)
-    return tuple(next(found) if each.requires_grad else None for each in tensors)
+    left = iter(slopes)
+    return tuple(next(left) if each.requires_grad else None for each in tensors)
 
 
 def _by_array_code(
@@ -161,8 +161,8 @@ def _by_array_code(
 ) -> Tensor:
     """Return the answer as differentiable code, at a θ that is known."""
     assert operation.reference is not None
-    rows, found, kept = _known(operation, shards, known)
-    at = dict(found=found) if operation.at_theta else {}
+    rows, theta, kept = _known(operation, shards, known)
+    at = dict(theta=theta) if operation.at_theta else {}
     answer: Tensor = operation.reference(rows, *arrays, over=shards.over, **at)
     return torch.where(kept["still"], answer.detach(), answer) if "still" in kept else answer
 
@@ -189,32 +189,32 @@ def _knapsack_answer(operation: Operation, shards: Shards) -> Tensor:
         return _plain_answer(operation, shards)
     if any(learned):
         return eager.recorded(served, _run, None, shards, (), ())
-    found: Tensor = served.kernel(None, shards)[0]
-    return found
+    threshold: Tensor = served.kernel(None, shards)[0]
+    return threshold
 
 
 def knapsack_choice(shards: Shards) -> Tensor:
     """Return the entries that are bought, as 0 and 1, with the gradient of the weights."""
-    found = knapsack_fill(shards.given, shards.over)
+    fill = knapsack_fill(shards.given, shards.over)
     if not any(_learned(shards.link, shards, COSTED)):
-        return found
+        return fill
     soft = _knapsack_answer(KNAPSACK, shards)
-    return found + (soft - soft.detach())
+    return fill + (soft - soft.detach())
 
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     assert operation.reference is not None
     rows, over = given_rows(shards.given, shards.over), shards.over
-    found: Tensor = operation.reference(rows, over=over, found=theta_of(rows, over))
-    return found
+    answer: Tensor = operation.reference(rows, over=over, theta=theta_of(rows, over))
+    return answer
 
 
 def _knapsack_weights(_: object, shards: Shards) -> tuple[Tensor, ...]:
     given = COSTED.with_tensors(
         shards.given, [each.detach() for each in COSTED.tensors(shards.given)]
     )
-    found, kept = knapsack.weights(given, shards.over)
-    return found, *kept
+    p, kept = knapsack.weights(given, shards.over)
+    return p, *kept
 
 
 def _weights_again(_: object, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
@@ -223,10 +223,10 @@ def _weights_again(_: object, shards: Shards, v: Tensor, *kept: Tensor) -> Grads
 
 
 def _weights_back(_: object, shards: Shards, v: Tensor, *kept: Tensor) -> Grads:
-    found = knapsack.cotangents(v, shards.given, knapsack.Kept(*kept), shards.over)
-    if found is None:
+    slopes = knapsack.cotangents(v, shards.given, knapsack.Kept(*kept), shards.over)
+    if slopes is None:
         return _weights_again(None, shards, v)
-    pairs = zip(found, COSTED.tensors(shards.given), strict=True)
+    pairs = zip(slopes, COSTED.tensors(shards.given), strict=True)
     return tuple(each.to(like.dtype) for each, like in pairs)
 
 

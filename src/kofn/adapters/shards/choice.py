@@ -40,11 +40,11 @@ def hard(shards: Shards) -> Tensor:
     k = torch.where(k <= size, k, math.nan)
     last = _last(keyed, shards.ranks)
     some = (keyed.chosen > 0)[..., None]
-    found = shares(keys > last, (keys == last) & some, k, shards.over).to(x.dtype)
-    found = torch.where(playing & ~bad & some, found, 0.0)
+    chosen = shares(keys > last, (keys == last) & some, k, shards.over).to(x.dtype)
+    chosen = torch.where(playing & ~bad & some, chosen, 0.0)
     unknown = k.isnan()[..., None]
     lost = playing & (unknown | (has_nan[..., None] & (x != math.inf)))
-    return torch.where(lost, math.nan, found)
+    return torch.where(lost, math.nan, chosen)
 
 
 def _gathered(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Keyed, Tensor, int]:
@@ -54,10 +54,10 @@ def _gathered(shards: Shards, keys: Tensor, bad: Tensor, k: Tensor) -> tuple[_Ke
     ends = torch.stack([keys.amax(-1).long(), -lowest, bad.any(-1).long()])
     high, low, has_nan = shards.ranks.max(ends)
     counts = known.sum(-1).flatten()
-    found = shards.ranks.sum(torch.cat([counts, counts.new_full((1,), shards.size)]))
-    number = found[:-1].reshape(k.shape)
+    counted = shards.ranks.sum(torch.cat([counts, counts.new_full((1,), shards.size)]))
+    number = counted[:-1].reshape(k.shape)
     chosen = torch.minimum(k.nan_to_num().ceil().long(), number)
-    return _Keyed(keys, chosen, -low, high + 1), has_nan > 0, int(found[-1])
+    return _Keyed(keys, chosen, -low, high + 1), has_nan > 0, int(counted[-1])
 
 
 def _searched(p: _Keyed, ranks: Ranks) -> Tensor:

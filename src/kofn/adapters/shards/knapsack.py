@@ -37,12 +37,12 @@ def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
     rows: Any = rows_of(given, over)
-    found: Any = Price(*theta_of(rows, over))
-    p: Any = place(rows, over, found)
-    theta = found.high.masked_fill(p.none | p.every, 0.0).double() + found.low.double()
+    theta: Any = Price(*theta_of(rows, over))
+    p: Any = place(rows, over, theta)
+    high = theta.high.masked_fill(p.none | p.every, 0.0).double() + theta.low.double()
     over_budget, cost = _over_budget(rows, given, over)
-    kept = Kept(p.z, theta / found.scale, found.scale, ~p.settled, over_budget, cost)
-    own: Any = answers.weights(rows, over, found=found)
+    kept = Kept(p.z, high / theta.scale, theta.scale, ~p.settled, over_budget, cost)
+    own: Any = answers.weights(rows, over, theta=theta)
     return own, kept
 
 

@@ -23,8 +23,8 @@ from kofn.rows.shards.reductions import GroupRows
 def fill(given: Given, over: GroupRows) -> Tensor:
     """Return this rank's entries of `formulas.knapsack_choice.fill`."""
     with torch.no_grad():
-        found: Any = knapsack_choice.fill(given, over, partial(_bought, over.ranks))
-    own: Tensor = found
+        shares: Any = knapsack_choice.fill(given, over, partial(_bought, over.ranks))
+    own: Tensor = shares
     return own
 
 

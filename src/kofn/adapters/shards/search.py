@@ -101,11 +101,11 @@ class Looks:
         missing = above - p.k
         self.hard = (missing == 0) if self.hard is None else self.hard | (missing == 0)
         sums = Sums(missing, *others)
-        found = newton_of(p, z, sums, lambda: of_lower)
-        return self._to_end(p, z, upper, sums, found) if p.row_link.capped is True else found
+        newton = newton_of(p, z, sums, lambda: of_lower)
+        return self._to_end(p, z, upper, sums, newton) if p.row_link.capped is True else newton
 
     def _to_end(
-        self, p: GroupProblem, z: Tensor, upper: Tensor, sums: Sums, found: Newton
+        self, p: GroupProblem, z: Tensor, upper: Tensor, sums: Sums, newton: Newton
     ) -> Newton:
         """Step to where the least of k entries with F = 1 has as much less as the others have.
 
@@ -116,13 +116,13 @@ class Looks:
         if self.ended is not None:
             there = there & ~self.ended
         if not bool(there.any()):
-            return found
+            return newton
         least = -p.over.ranks.max(-torch.where(upper, z, math.inf).amin(-1).double())
         step = least - p.row_link.quantile(torch.ones_like(least)) - torch.log1p(-tail)
-        ended = there & (step.abs() <= found.tolerance)
+        ended = there & (step.abs() <= newton.tolerance)
         self.ended = ended if self.ended is None else self.ended | ended
-        step, last = torch.where(there, step, found.step), torch.where(ended, 1.0, found.last)
-        return found._replace(step=step, last=last)
+        step, last = torch.where(there, step, newton.step), torch.where(ended, 1.0, newton.last)
+        return newton._replace(step=step, last=last)
 
 
 def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, Tensor]:

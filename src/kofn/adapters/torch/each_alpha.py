@@ -120,7 +120,7 @@ def _answer(reference: Callable[..., Any], part: Given) -> Answers:
     with torch.no_grad():
         rows = rows_of(part)
         theta = theta_of(rows)
-        return reference(rows, found=theta), torch.stack(theta)
+        return reference(rows, theta=theta), torch.stack(theta)
 
 
 def _slopes(
@@ -142,8 +142,8 @@ def _cotangents(reference: Callable[..., Any], part: Given[Tensor], cotangent: T
 
     def of(given: Given[Tensor]) -> Tensor:
         rows = rows_of(given)
-        found: Tensor = reference(rows, found=theta_of(rows))
-        return found
+        answer: Tensor = reference(rows, theta=theta_of(rows))
+        return answer
 
     slopes: list[Tensor] = recording(_slopes, of, part, cotangent)
     _, in_x, in_alpha, in_k, in_t = slopes

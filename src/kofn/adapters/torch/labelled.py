@@ -38,14 +38,14 @@ class Call(NamedTuple):
                 return None
         rows = self.operation.of.with_tensors(self.rows, (x,))
         wanted = (int(learned),) if self.operation.has_slopes else ()
-        found = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
-        total = found[0].sum()
+        answers = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
+        total = answers[0].sum()
         if not math.isfinite(total.item()):
             return None
-        if target.ndim == x.ndim and not found[0].min().item() > 0:
+        if target.ndim == x.ndim and not answers[0].min().item() > 0:
             return None
         total = total if self.operation.has_slopes else total.neg_()
-        return total if self.divisor == 1 else total.div_(self.divisor), found
+        return total if self.divisor == 1 else total.div_(self.divisor), answers
 
     def applied(self, x: Tensor, target: Tensor) -> Any:
         """Return the reduced loss, which autograd records; or None."""
@@ -63,11 +63,11 @@ class _Reduced(torch.autograd.Function):
         answers: Any = call.answers(x, target, True)
         if answers is None:
             return None, None
-        whole, found = answers
+        whole, kept = answers
         ctx.call, ctx.dtype = call, x.dtype
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(target, *map(found.__getitem__, call.operation.kept))
-        return whole, found[1]
+        ctx.save_for_backward(target, *map(kept.__getitem__, call.operation.kept))
+        return whole, kept[1]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None, onward: Tensor | None) -> Any:

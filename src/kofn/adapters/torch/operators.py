@@ -81,9 +81,9 @@ class Plan:
     def run(self, *arguments: Any) -> Any:
         operation, backend = self.operation, None
         if operation is WEIGHTS or operation is WEIGHTS_BACK:
-            found = _shortly(operation, *arguments)
-            if found is not None:
-                return found
+            answer = _shortly(operation, *arguments)
+            if answer is not None:
+                return answer
         own = [arguments[place] for place in self.own]
         if not operation.name:
             return operation.kernel(None, self.pack(arguments), *own)

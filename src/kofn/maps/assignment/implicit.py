@@ -110,10 +110,10 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     matrix = matrix + diagonal(xp, cast(still, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
     matrix = xp.where(known, matrix, diagonal(xp, xp.ones_like(scale), at))
-    found: Any = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
+    inverse: Any = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
     # One step of Schulz takes back what the addition changed.
-    found = 2 * found - found @ matrix @ found
-    size = xp.sum(found**2, axis=(-2, -1))
+    inverse = 2 * inverse - inverse @ matrix @ inverse
+    size = xp.sum(inverse**2, axis=(-2, -1))
     near = ~(size < eps**-0.5)
     # Rounding of what joins a strong column and a weak one is their ratio times as large in S⁺.
     most, least = (xp.where(still, end, scale) for end in (0.0, math.inf))
@@ -125,12 +125,12 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
         some = values > eps**0.6
         inverses = xp.where(some, 1 / xp.where(some, values, 1.0), 0.0)
         pseudo = (vectors * inverses[..., None, :]) @ vectors.swapaxes(-1, -2)
-        return xp.where(near[..., None, None], pseudo, found), ~near | xp.all(some, axis=-1)
+        return xp.where(near[..., None, None], pseudo, inverse), ~near | xp.all(some, axis=-1)
 
-    found, joined = only_if(near, by_parts, (found, ~near))
+    inverse, joined = only_if(near, by_parts, (inverse, ~near))
     joined = joined & even
-    found = xp.where(known, found, math.nan)
-    return found / scale[..., :, None] / scale[..., None, :] * p.t[..., None, None], joined
+    inverse = xp.where(known, inverse, math.nan)
+    return inverse / scale[..., :, None] / scale[..., None, :] * p.t[..., None, None], joined
 
 
 def _steady(p: Open, slopes: Array, full: Array, joined: Array, turned: bool) -> Open:

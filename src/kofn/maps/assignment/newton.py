@@ -137,8 +137,8 @@ def schur(xp: Any, product: Array, columns: Array, scale: Array, level: Array, a
     """
     whole = diagonal(xp, columns, at) - product
     across = level[..., :, None] * level[..., None, :]
-    found: Array = whole / scale[..., :, None] / scale[..., None, :] + across
-    return found
+    inverse: Array = whole / scale[..., :, None] / scale[..., None, :] + across
+    return inverse
 
 
 def weighted(xp: Any, slopes: Array) -> tuple[Array, Array]:

@@ -25,9 +25,9 @@ def assignment_prices(
     """Search for the prices of columns; the link's α is `alpha` (per matrix) or `number`."""
     which = by_id(link, number if alpha is None else alpha)
     with torch.no_grad():
-        found: Any = prices(x, k, c, t, which)
+        start: Any = prices(x, k, c, t, which)
     # The outputs of an operator may not share memory.
-    beta, warm, live, full = (each.clone() for each in found)
+    beta, warm, live, full = (each.clone() for each in start)
     return beta, warm, live, full
 
 
@@ -37,8 +37,8 @@ def prices_of(x: Tensor, k: Tensor, c: Tensor, t: Tensor, link: Link) -> Prices:
         with torch.no_grad():
             return prices(x, k, c, t, link)
     number, alpha = link.static_and_array_alpha()
-    found: Any = assignment_prices(x, k, c, t, alpha, link.id, number)
-    return Prices(*found)
+    solution: Any = assignment_prices(x, k, c, t, alpha, link.id, number)
+    return Prices(*solution)
 
 
 @assignment_prices.register_fake

@@ -219,8 +219,8 @@ def soft_assignment_prices(
     else:
         alpha, beta = _called(_prices, given, link)
     dtype = scores.dtype if scores.dtype.itemsize > 2 else namespace(scores).float32
-    found: Any = cast(alpha, dtype), cast(beta, dtype)
-    return found
+    both: Any = cast(alpha, dtype), cast(beta, dtype)
+    return both
 
 
 def _by_rounds(scores: Any, given: Matrices, link: Link, rounds: int) -> Any:

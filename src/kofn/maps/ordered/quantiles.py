@@ -152,8 +152,8 @@ def _of_number(rows: Any, q: Any, interpolation: str) -> Any:
     ways: dict[str, Callable[[float], int]] = {"nearest": round, "higher": math.ceil}
     below = ways.get(interpolation, math.floor)(at)
     share = {"linear": at - below, "midpoint": 0.5 * (at > below)}.get(interpolation, 0.0)
-    found = route.by_kernel(QUANTILE, rows, settings=(below, below + (share > 0), share))
-    return None if found is None else found[..., None]
+    answer = route.by_kernel(QUANTILE, rows, settings=(below, below + (share > 0), share))
+    return None if answer is None else answer[..., None]
 
 
 def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:

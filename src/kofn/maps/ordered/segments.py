@@ -91,9 +91,9 @@ def segment_topk(
         places = xp.broadcast_to(arange(members, k), (form.rows, k))
         entries = rows.entries(places, members - 1)
         there, kept = (places < each[..., None] for each in (members, rows.members(0)))
-        found = xp.where(kept, rows.numbers(entries), outermost(rows.x, greatest=not descending))
+        values = xp.where(kept, rows.numbers(entries), outermost(rows.x, greatest=not descending))
         indices = xp.where(there, in_column(entries, form), full_like(entries, (), -1))
-    return TopK(_tall(found, form), _tall(indices, form))  # type: ignore[arg-type]  # of its kind
+    return TopK(_tall(values, form), _tall(indices, form))  # type: ignore[arg-type]  # of its kind
 
 
 def segment_quantile(

@@ -293,5 +293,5 @@ def _mask(mask: Any) -> Tensor:
     check_boolean(mask, "False for padding")
     if mask.ndim != 2:
         raise ValueError(f"mask must have shape [sequences, length]; got {tuple(mask.shape)}")
-    found: Tensor = mask
-    return found
+    known: Tensor = mask
+    return known

@@ -41,7 +41,7 @@ def searched(
         holds: whether the condition holds where all processes have these counts.
         ends: whether a low end with these counts is good enough.
     """
-    low, high, found = cut
+    low, high, above = cut
     for _ in range(rounds):
         # From a negative number to a positive one, the difference of keys may wrap around.
         if not bool((open_ & (high - low != 1)).any()):
@@ -51,10 +51,10 @@ def searched(
         for pivot, count, is_low in zip(pivots, counts, holds(counts), strict=True):
             low = torch.where(open_ & is_low & (pivot > low), pivot, low)
             nearer = open_ & ~is_low & (pivot < high)
-            high, found = torch.where(nearer, pivot, high), torch.where(nearer, count, found)
+            high, above = torch.where(nearer, pivot, high), torch.where(nearer, count, above)
         if ends is not None:
             open_ = open_ & ~((torch.stack(pivots) == low) & ends(counts)).any(0)
-    return Cut(low, high, found)
+    return Cut(low, high, above)
 
 
 def most_rounds(keys: Tensor) -> int:

@@ -162,12 +162,12 @@ class Rounds:
                 self.beta = thresholds(self._passes, of.c[0], of.t[0], link)
 
     def weights(self, part: Part) -> np.ndarray:
-        found: Any = soft_topk(self._scores(part), part.k, **self.how)
-        return found
+        p: Any = soft_topk(self._scores(part), part.k, **self.how)
+        return p
 
     def of_rows(self, part: Part) -> np.ndarray:
-        found: Any = soft_topk_threshold(self._scores(part), part.k, **self.how)
-        return found + self._mean()
+        theta: Any = soft_topk_threshold(self._scores(part), part.k, **self.how)
+        return theta + self._mean()
 
     def of_columns(self) -> np.ndarray:
         return (self.beta - self._mean())[None]

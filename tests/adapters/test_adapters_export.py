@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 def of_alphas(x):
     """One per row is an input of the operator."""
-    return kofn.soft_topk(x, 2.0, link=kofn.links.entmax(1 + x[:, 0].abs()))
+    return kofn.soft_topk_threshold(x, 2, link=kofn.links.entmax(1 + x[:, 0].abs()))
 
 
 def of_numbers(x):

@@ -157,3 +157,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             item.add_marker(pytest.mark.full)
     leave_to_the_full_run(items)
+    # A worker that came upon one of them last would end long after the others.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

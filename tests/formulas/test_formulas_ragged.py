@@ -143,6 +143,21 @@ def test_jax_hessians_are_those_of_dense_rows(function, link):
         check(np.asarray(got), np.asarray(wanted), 1e-9)
 
 
+def value_and_cotangents(framework, function, given, v):
+    """On JAX by one program for both."""
+    v = framework.array(v)
+    if framework.name == "torch":
+        value = framework.numpy(function(*given))
+        return value, *framework.vjp(function, tuple(given), v)
+
+    @jax.jit
+    def both(v, *given):
+        value, back = jax.vjp(function, *given)
+        return value, *back(v)
+
+    return [framework.numpy(each) for each in both(v, *given)]
+
+
 @with_gradients
 @pytest.mark.parametrize("function", [answers.weights, implicit.theta, answers.value])
 def test_rows_with_costs_are_those_of_dense_rows(name, function, rng):
@@ -161,14 +176,12 @@ def test_rows_with_costs_are_those_of_dense_rows(name, function, rng):
     def dense(*arrays):
         return at_theta(rows_of(with_costs(arrays, links.logistic)), answer=function)
 
-    if name == "jax":  # as one program each: XLA would compile each step of theirs
-        segments, dense = jax.jit(segments), jax.jit(dense)
     rows, parts = ([framework.array(a) for a in arrays] for arrays in (whole, flat))
-    wanted, found = framework.numpy(dense(*rows)), framework.numpy(segments(*parts))
-    along = (lambda a: a.reshape(-1)[order]) if wanted.ndim == 2 else (lambda a: a)
+    per_entry = function is answers.weights
+    v = rng.standard_normal((2, 5) if per_entry else 2)
+    along = (lambda a: a.reshape(-1)[order]) if per_entry else (lambda a: a)
+    wanted, *other = value_and_cotangents(framework, dense, rows, v)
+    found, *one = value_and_cotangents(framework, segments, parts, along(v))
     assert np.allclose(found, along(wanted), atol=1e-14)
-    v = rng.standard_normal(wanted.shape)
-    one = framework.vjp(segments, tuple(parts), framework.array(along(v)))
-    other = framework.vjp(dense, tuple(rows), framework.array(v))
     for a, b in zip(one, other, strict=True):
         assert np.allclose(a, b.reshape(-1)[order] if b.ndim == 2 else b, atol=1e-13)

@@ -181,7 +181,7 @@ def test_all_that_digests_come_from_counts_among_the_sources(monkeypatch):
         return described(code)
 
     monkeypatch.setattr(digests, "_of_code", seen)
-    found = {code: digests.of_code(code) for code in every.functions(SERVED, (4, 8))}
+    found = {code: digests.of_code(code) for code in every.functions(SERVED, (4,))}
     assert all(found.values())
     ours = {os.path.realpath(file) for file in files if os.sep + "kofn" + os.sep in file}
     counted = {os.path.realpath(file) for file in _counted()}

@@ -128,15 +128,15 @@ def test_compiled_traced_and_mapped():
 
     for answers in (
         jax.jit(both)(jnp.asarray(x)),
-        jax.vmap(both)(jnp.asarray(x)),
+        jax.jit(jax.vmap(both))(jnp.asarray(x)),
         torch.compile(both, backend="eager", fullgraph=True)(torch.tensor(x)),
         torch.func.vmap(both)(torch.tensor(x)),
     ):
         for found, right in zip(answers, wanted, strict=True):
             assert np.asarray(found) == pytest.approx(right, rel=1e-6)
     with jax_x64(False):
-        assert kofn.quantile(jnp.asarray(x), 0.3).dtype == jnp.float32
-        assert kofn.hard_topk(jnp.asarray(x), 2).dtype == jnp.float32
+        for found in jax.eval_shape(both, jnp.asarray(x)):
+            assert found.dtype == jnp.float32
 
 
 HINTS = {"numpy": r"\.astype\(float\)", "torch": r"\.float\(\)", "jax": r'\.astype\("float32"\)'}

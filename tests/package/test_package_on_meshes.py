@@ -121,6 +121,7 @@ if __name__ == "__main__":
     print("done", flush=True)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(jax, "set_mesh"), reason="not in JAX before 0.7")
 @pytest.mark.parametrize(
     "names_and_kernels",

@@ -241,11 +241,13 @@ def test_columns_have_their_own_rows(framework, rng):
     x, k = rng.standard_normal((9, 2, 3)), rng.uniform(0.5, 2, (2, 2, 3))
     ids = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1])
     of = {"segment_ids": framework.array(ids, "int32"), "num_segments": 2}
-    found = framework.numpy(kofn.segment_soft_topk(framework.array(x), framework.array(k), **of))
-    same = framework.numpy(
-        kofn.segment_soft_topk(framework.array(x), framework.array(k[:, 0, 0]), **of)
+    weights, sums = (
+        framework.as_one(partial(function, **of))
+        for function in (kofn.segment_soft_topk, kofn.segment_soft_topk_sum)
     )
-    sums = kofn.segment_soft_topk_sum(framework.array(x), framework.array(k), **of)
+    found = framework.numpy(weights(framework.array(x), framework.array(k)))
+    same = framework.numpy(weights(framework.array(x), framework.array(k[:, 0, 0])))
+    sums = sums(framework.array(x), framework.array(k))
     assert tuple(sums.shape) == (2, 2, 3)
     for i, j in np.ndindex(2, 3):
         for row in (0, 1):
@@ -491,7 +493,7 @@ def test_where_ids_are_not_read_unassigned_entries_have_no_weight():
     np.testing.assert_allclose(np.asarray(found)[inside], wanted, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(np.asarray(found)[~inside], 0)
     ptr = jnp.array([1, 3, 5])
-    found = np.asarray(kofn.segment_hard_topk(x, 1, ptr=ptr))
+    found = np.asarray(jax.jit(lambda x, ptr: kofn.segment_hard_topk(x, 1, ptr=ptr))(x, ptr))
     np.testing.assert_array_equal(found, [0, 1, 0, 0, 1, 0])
     with pytest.raises(ValueError, match="num_segments must be given"):
         jax.jit(lambda ids: kofn.segment_softmax(x, segment_ids=ids))(ids)

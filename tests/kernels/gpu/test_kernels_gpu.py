@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 full = pytest.mark.full
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
@@ -116,17 +117,14 @@ def compiled(tmp_path, monkeypatch):
         path = tmp_path / "kernel.cubin"
         path.write_bytes(binary)
 
-        def dump(*options):
-            command = [str(tools / "cuobjdump"), *options, str(path)]
-            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-        usage = dump("--dump-resource-usage")
+        command = [str(tools / "cuobjdump"), "--dump-resource-usage", "-sass", str(path)]
+        code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found = {
-            name: int(re.search(rf"{name}:(\d+)", usage).group(1))
+            name: int(re.search(rf"{name}:(\d+)", code).group(1))
             for name in ("REG", "STACK", "LOCAL")
         }
         print(kernel.__name__, capability, constants, found)
-        return found, dump("-sass")
+        return found, code
 
     return compile_
 

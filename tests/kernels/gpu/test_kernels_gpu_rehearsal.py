@@ -48,6 +48,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", full_but(("none",), ("none", "router")))
 def test_a_rehearsal_goes_through_all_of_it(tmp_path, times):
     only = "public_function or answers_and_gradients[soft_topk-float32]"

@@ -8,6 +8,7 @@ import torch
 
 import kofn
 from kofn import streaming
+from support import Framework
 
 NAN, INF = np.nan, np.inf
 X = np.array([[1.0, NAN, 2.0, 5.0], [1.0, 2.0, 4.0, 3.0], [NAN, NAN, NAN, NAN]])
@@ -61,14 +62,17 @@ def test_and_in_jax(function):
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_the_smooth_quantile_of_nothing_but_minus_infinity_is_that(name):
     of = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}[name]
+    as_one = Framework(name).as_one
     x = of(np.array([[-INF] * 3, [INF] * 3, [-INF, -INF, 1.0], [-INF, NAN, -INF]]))
-    found = np.asarray(kofn.quantile(x, 0.2, dim=-1, temperature=0.5))
+    smooth = as_one(lambda x, mask=None: kofn.quantile(x, 0.2, dim=-1, temperature=0.5, mask=mask))
+    found = np.asarray(smooth(x))
     assert np.array_equal(found, [-INF, INF, -INF, NAN], equal_nan=True)
     ptr = of(np.array([0, 3, 6, 9, 12]))
-    found = np.asarray(kofn.segment_quantile(x.reshape(-1), 0.2, ptr=ptr, temperature=0.5))
+    ragged = as_one(lambda x, ptr: kofn.segment_quantile(x, 0.2, ptr=ptr, temperature=0.5))
+    found = np.asarray(ragged(x.reshape(-1), ptr))
     assert np.array_equal(found, [-INF, INF, -INF, NAN], equal_nan=True)
     mask = of(np.array([[False] * 3, [True] * 3, [True] * 3, [True, False, True]]))
-    found = np.asarray(kofn.quantile(x, 0.2, dim=-1, temperature=0.5, mask=mask))
+    found = np.asarray(smooth(x, mask))
     assert np.array_equal(found, [NAN, INF, -INF, -INF], equal_nan=True)
 
 

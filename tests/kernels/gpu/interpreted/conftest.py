@@ -65,6 +65,7 @@ def shapes_made_once():
     """
     blocks, init, broadcast = {}, tl.block_type.__init__, TritonSemantic.broadcast_impl_value
     types, find = {}, interpreter._get_np_dtype
+    numbers, alike = {}, TritonSemantic.binary_op_type_checking_impl
 
     def block(self, element_ty, shape):
         key = id(element_ty), *(getattr(size, "value", size) for size in shape)
@@ -85,6 +86,23 @@ def shapes_made_once():
             return lhs, rhs
         return broadcast(self, lhs, rhs)
 
+    def alike_unless_they_are(self, lhs, rhs, *options, **named):
+        one, other = (isinstance(each, tl.tensor) for each in (lhs, rhs))
+        if one and other and lhs.shape is rhs.shape and lhs.dtype is rhs.dtype:
+            if lhs.dtype is tl.float32 or lhs.dtype is tl.int32:
+                return lhs, rhs
+        elif one and lhs.dtype is tl.float32 and isinstance(rhs, (int, float)):
+            return lhs, block_of(self, rhs, lhs)
+        elif other and rhs.dtype is tl.float32 and isinstance(lhs, (int, float)):
+            return block_of(self, lhs, rhs), rhs
+        return alike(self, lhs, rhs, *options, **named)
+
+    def block_of(self, number, like):
+        key = number, id(like.shape)  # which `blocks` keeps
+        if key not in numbers:
+            numbers[key] = alike(self, like, number)[1]
+        return numbers[key]
+
     def type_of(given):
         if given.scalar.name not in types:
             types[given.scalar.name] = find(given)
@@ -96,6 +114,7 @@ def shapes_made_once():
         patch.setattr(tl.block_type, "__init__", block)
         patch.setattr(tl.tensor, "__init__", tensor)
         patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_unless_alike)
+        patch.setattr(TritonSemantic, "binary_op_type_checking_impl", alike_unless_they_are)
         patch.setattr(interpreter, "_get_np_dtype", type_of)
         yield
 

@@ -294,6 +294,11 @@ def take_along_first(x: Array, numbers: Array) -> Array:
     return namespace(x).take_along_axis(x, indices, axis=0)
 
 
+def copied(x: ArrayT) -> ArrayT:
+    """Return `x` in memory that nobody else has."""
+    return x.clone() if is_torch(x) else x.copy()  # type: ignore[return-value]  # of its kind
+
+
 def same(a: Array, b: Array) -> bool:
     """Return whether two arrays in main memory are equal; a NaN is equal to nothing."""
     if type(a) is not type(b) or a.dtype != b.dtype:

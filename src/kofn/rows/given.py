@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple
 
 from kofn import kernels
 from kofn.arrays import torch as of_torch
-from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
     check_k,
@@ -39,7 +38,6 @@ from kofn.arrays.kinds import (
     cast,
     cast_like,
     clip,
-    deleted,
     dtype_name,
     framework,
     full_like,
@@ -48,7 +46,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
-from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.operations import without_deleted as without_deleted
 from kofn.arrays.typing import ArrayT, KindT, Number
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
@@ -270,24 +268,6 @@ def _is_taken(scores: Array, form: Form) -> bool:
 def _wide(scores: ArrayT) -> ArrayT:
     """Return half-precision scores in the compute dtype, −inf where they count as masked."""
     return cast(without_deleted(scores), namespace(scores).float32)
-
-
-def without_deleted(scores: ArrayT) -> ArrayT:
-    """Return `scores` with −inf where `kinds.deleted` says that they count as masked.
-
-    They themselves, if their least number tells that none does: to find it takes less than a copy.
-    """
-    if _all_in_play(scores):
-        return scores
-    return namespace(scores).where(deleted(scores), -math.inf, scores)
-
-
-def _all_in_play(scores: Array) -> bool:
-    """Return whether it is known that no score is deleted."""
-    if not is_at_hand(scores) or 0 in scores.shape:
-        return False
-    least = stop_gradient(scores).min()
-    return bool((least == least) & ~deleted(least))
 
 
 def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Array:

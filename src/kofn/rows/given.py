@@ -38,6 +38,7 @@ from kofn.arrays.kinds import (
     cast,
     cast_like,
     clip,
+    deleted,
     dtype_name,
     framework,
     full_like,

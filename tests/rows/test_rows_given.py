@@ -15,6 +15,7 @@ import kofn
 from kofn.arrays import checks, form, kinds
 from kofn.kernels.cpu.runtime.memory import FEW, memory_of, per_row
 from kofn.losses import topk_loss
+from kofn.rows.given import without_deleted
 
 QUESTIONS = ("is_torch", "is_jax", "is_numpy", "framework", "namespace")
 CHECKS = ("check_scores", "check_dim")
@@ -206,3 +207,13 @@ x, t = torch.randn(5, 9), torch.rand(5) + 0.5
 torch.testing.assert_close(of(x, t), call(x, t))
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor], ids=["numpy", "torch"])
+def test_scores_are_copied_only_where_some_may_be_deleted(make):
+    plain, least = make([[2.0, 1.0], [-1.0, 0.5]]), np.finfo(np.float64).min
+    assert without_deleted(plain) is plain
+    for other in (np.nan, 1.0):
+        found = without_deleted(make([[least, 1.0], [other, -np.inf]]))
+        np.testing.assert_array_equal(found, [[-np.inf, 1.0], [other, -np.inf]])
+    assert tuple(without_deleted(make(np.empty((0, 3)))).shape) == (0, 3)

@@ -15,12 +15,14 @@ from kofn.arrays.kinds import (
     Array,
     cast,
     contiguous,
+    deleted,
     dtype_name,
     full_like,
     is_jax,
     is_torch,
     namespace,
 )
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, DType
 
 if TYPE_CHECKING:
@@ -292,6 +294,23 @@ def take_along_first(x: Array, numbers: Array) -> Array:
         return x.gather(0, _long(numbers))
     indices = cast(numbers, namespace(x).int32 if is_jax(x) else np.dtype(np.intp))
     return namespace(x).take_along_axis(x, indices, axis=0)
+
+
+def copied(x: ArrayT) -> ArrayT:
+    """Return `x` in memory that nobody else has."""
+    return x.clone() if is_torch(x) else x.copy()  # type: ignore[return-value]  # of its kind
+
+
+def without_deleted(scores: ArrayT) -> ArrayT:
+    """Return `scores` with −inf where `kinds.deleted` says that they count as masked.
+
+    They themselves, if their least number tells that none does: to find it takes less than a copy.
+    """
+    if is_at_hand(scores) and 0 not in scores.shape:
+        least = (scores.detach() if is_torch(scores) else scores).min()  # type: ignore[union-attr]
+        if bool((least == least) & ~deleted(least)):
+            return scores
+    return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
 def same(a: Array, b: Array) -> bool:

@@ -30,7 +30,7 @@ from kofn.arrays.kinds import (
     most_precise_dtype,
     quiet,
 )
-from kofn.arrays.operations import same
+from kofn.arrays.operations import copied, same
 from kofn.arrays.random import check_rng, with_gumbel
 from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
@@ -296,7 +296,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         if solved is None or not (same(solved[0], y) and same(solved[1], k)):
             if bool((y == math.inf).any()):
                 return None
-            solved = stop_gradient(y), k, operations.threshold(y, k)
+            solved = copied(stop_gradient(y)), k, operations.threshold(y, k)
             if may_be_kept(y):
                 self._solved = solved
         return solved[2]

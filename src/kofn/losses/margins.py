@@ -13,7 +13,6 @@ from kofn.arrays.kinds import (
     cast,
     cast_like,
     compute_dtype,
-    deleted,
     framework,
     full_like,
     is_torch,
@@ -27,7 +26,7 @@ from kofn.arrays.operations import (
     take_along_last,
     with_undivided_rows,
 )
-from kofn.arrays.tracing import is_at_hand, is_known
+from kofn.arrays.tracing import is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses import at_once
 from kofn.losses.fenchel_young import softmax_loss
@@ -192,8 +191,8 @@ def _logits(
     )
     form, at_target = checked.form, AT_TARGET[turned]
     with form.quiet():
-        known = cosines if _all_in_play(cosines) else without_deleted(cosines)
-        x = with_undivided_rows(form.turned(cast(known, compute_dtype(cosines))))
+        known = cast(without_deleted(cosines), compute_dtype(cosines))
+        x = with_undivided_rows(form.turned(known))
         m, t = _margin(margin, cosines, form.n, x), checked.temperature
         if labels.labels is None or not form.n:
             return form, _over(_with_margins(at_target, x, m, labels), t)
@@ -210,14 +209,6 @@ def _again(x: Array, target: Array, *, margin: float, turned: int, t: float, ign
     x = cast(without_deleted(x), compute_dtype(x))
     place, moved = _at_label(AT_TARGET[turned], x, full_like(x, (), margin), labels)
     return _over(replaced_along_last(x, place, moved), t)
-
-
-def _all_in_play(cosines: Array) -> bool:
-    """Return whether it is known that no cosine is deleted."""
-    if not is_at_hand(cosines) or 0 in cosines.shape:
-        return False
-    least = stop_gradient(cosines).min()
-    return bool((least == least) & ~deleted(least))
 
 
 def _over(x: Array, t: Any) -> Array:

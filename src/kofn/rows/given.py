@@ -47,6 +47,7 @@ from kofn.arrays.kinds import (
     namespace,
     quiet,
 )
+from kofn.arrays.operations import without_deleted as without_deleted
 from kofn.arrays.typing import ArrayT, KindT, Number
 from kofn.kernels.contract import kind_of
 from kofn.links.link import Link
@@ -268,11 +269,6 @@ def _is_taken(scores: Array, form: Form) -> bool:
 def _wide(scores: ArrayT) -> ArrayT:
     """Return half-precision scores in the compute dtype, −inf where they count as masked."""
     return cast(without_deleted(scores), namespace(scores).float32)
-
-
-def without_deleted(scores: ArrayT) -> ArrayT:
-    """Return `scores` with −inf where `kinds.deleted` says that they count as masked."""
-    return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 
 def last_mask(mask: object, scores: Array, form: Form, of: str = "scores") -> Array:

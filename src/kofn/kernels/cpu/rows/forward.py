@@ -164,7 +164,9 @@ def _start(group, lanes, labels):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
-    if group.few and group.row.kind in BOUNDED:
+    if group.entries and kind in BOUNDED:
+        pass_over_all(group, layout.FIRST_EVALUATION)  # `approach` of lanes.py
+    if group.few and kind in BOUNDED:
         _keep_few(group, lanes, labels)
     return summed > 0
 

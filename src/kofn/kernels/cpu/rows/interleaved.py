@@ -21,6 +21,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import BOUNDED, EXPONENTIAL
+from kofn.kernels.cpu.rows import lanes as of_lanes
 from kofn.kernels.cpu.rows import loops
 from kofn.kernels.cpu.rows.formulas import (
     centred,
@@ -46,6 +47,8 @@ FEW = 4
 
 # Of one row, as it is:
 full_statistics, close, close_back = loops.full_statistics, loops.close, loops.close_back
+# Of a bounded link, in the place of a first evaluation, which it does not need:
+approach = of_lanes.approach
 
 
 def bring(kind: int, number: Any) -> Pass:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, SPREAD
-from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
+from kofn.kernels.cpu.rows.formulas import distance, evaluated
+from kofn.kernels.cpu.rows.frame import Pass
+from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, PLANES, SCORE, SPREAD
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, call, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, PART, SUMS
 from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
@@ -230,3 +233,69 @@ def two_floats(anchor, offset, size):
     # θ may lie beyond the greatest number of that type, and is no infinity all the same.
     high = rounded(min(max(total, -MOST_SINGLE), MOST_SINGLE), size) if size == 4 else total
     return high, (total - high) + rest
+
+
+MOST = 8  # steps of `approach`: a handful is usual
+ENOUGH = 2.0**-12  # temperatures: what a step so short leaves is rounding, but for kinks
+
+
+def approach(kind: int, number: Any) -> Pass:
+    """Move the anchors of open rows of a bounded link, whose statistics were enough, towards θ.
+
+    They are short rows abreast. A step of the search takes as long as an evaluation of some dozens
+    of entries, and is taken often where F bends at its end, as a quantile says little of few
+    scores. These steps are Newton's, of the scores' precision, and do nothing but move a lane
+    inside its bracket: the search begins where they end. They decide how long it takes, and no
+    answer.
+    """
+    size = number(0).itemsize
+
+    def one_pass(x, g, out, n, lanes, a, b, c, d, e):
+        widest_vectors()
+        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        half, enough = number(0.5), number(ENOUGH)
+        entries = carray(pointer(x), (n, PLANES, LANES), number)
+        own = carray(vectors(zero), (VECTORS, LANES), number)
+        place = carray(vectors(zero), (VECTORS, LANES), number)
+        for r in range(LANES):
+            own[0, r], own[1, r], own[2, r] = zero, into.low[r], into.high[r]
+            place[0, r], place[2, r] = into.anchor[r], into.per_t[r]
+            place[3, r], place[4, r] = into.alpha[r] - 1, into.temperature[r]
+            plain_row = (into.state[r] == OPEN) & (into.strange[r] == 0)
+            place[5, r], place[6, r] = into.k[r], one if plain_row else zero
+        for _ in range(MOST):
+            for r in range(LANES):
+                own[3, r], own[4, r], own[5, r], own[6, r] = zero, zero, zero, zero
+                place[1, r] = own[0, r] * place[4, r]
+            for i in range(n):
+                for r in range(LANES):
+                    z = distance(entries[i, SCORE, r], place[0, r], place[1, r], place[2, r])
+                    t, above, first, upper, _ = evaluated(kind, z, zero, zero, place[3, r])
+                    own[3, r] += t
+                    own[4, r] += above
+                    own[5, r] += upper
+                    own[6, r] += first
+            moving = 0
+            for r in range(LANES):
+                # Of those above ½ it is 1 − F that was added up.
+                excess = (own[5, r] - place[5, r]) + (own[3, r] - (own[4, r] + own[4, r]))
+                delta = own[0, r]
+                low = delta if excess > zero else own[1, r]
+                high = own[2, r] if excess > zero else delta
+                target = delta + excess / own[6, r]
+                target = target if (low < target) & (target < high) else half * (low + high)
+                moves = (place[6, r] > zero) & (excess != zero)
+                target = target if moves else delta
+                own[0, r], own[1, r], own[2, r] = target, low, high
+                moving += 1 if abs(target - delta) > enough else 0
+            if moving == 0:
+                break
+        for r in range(LANES):
+            anchor, temperature = into.anchor[r], into.temperature[r]
+            moved = rounded(anchor + temperature * own[0, r], size)
+            moved = moved if place[6, r] > zero else anchor
+            by = (moved - anchor) * into.per_t[r]
+            into.anchor[r], into.low[r], into.high[r] = moved, into.low[r] - by, into.high[r] - by
+        never_unroll()
+
+    return one_pass

@@ -105,7 +105,9 @@ LOG_BEND = len(LOG_BACKWARD)
 # The functions of an answer of passes.py.
 ENTRIES, SETTLED, ROW = range(3)
 
-# The same for rows abreast, which are copied there and back.
+# The same for rows abreast, which are copied there and back. Those of a bounded link have nothing
+# to prepare: `approach` of lanes.py is in the place of the first evaluation.
+APPROACH = "approach"
 FORWARD_ABREAST = (*FORWARD, "bring", "give")
 BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
 BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
@@ -113,7 +115,7 @@ BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
-BY_LINK |= {*WRITTEN}
+BY_LINK |= {*WRITTEN, APPROACH}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

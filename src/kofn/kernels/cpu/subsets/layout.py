@@ -9,6 +9,7 @@ N, SIZE, WHAT, Y, HI, LO, K, V, OUT = range(4, 13)
 
 LANES = 64  # complex products of one node side by side, in rows longer than a block
 TOGETHER = 16  # nodes side by side, in others, which would pay for folding lanes
+ABREAST, WIDE = 8, 16  # numbers of float64 and of float32 in a register
 BLOCK = 512
 MOST = 27  # nodes
 

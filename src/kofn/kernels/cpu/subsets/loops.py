@@ -10,14 +10,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
 from kofn.kernels.cpu.rows.formulas import distance
 from kofn.kernels.cpu.rows.frame import loop
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, vectors
 from kofn.kernels.cpu.runtime.shares import plain
-from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, quotient, real, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import (
+    LOG2_E,
+    exp2,
+    inline,
+    quotient,
+    real,
+    widest_vectors,
+)
 from kofn.kernels.cpu.runtime.words import reach
-from kofn.kernels.cpu.subsets.layout import LANES, TOGETHER
+from kofn.kernels.cpu.subsets.layout import ABREAST, LANES, TOGETHER, WIDE
 
 each = njit(error_model="numpy", nogil=True, fastmath={"contract"})
 
@@ -79,6 +87,74 @@ def multiply_nodes(u, flat):
             flat[j + 3 * TOGETHER] = x * b + y * a
 
 
+@each
+def fours(u, terms):
+    """Write the products of four coins each as polynomials in v = 1 − cos ω: of Re t, but for its
+    1, the terms of v to v⁴; then of Im t/sin ω those of 1 to v³. Eight fours are side by side.
+
+    Two coins have 1 + av + bv² and c + dv; sin² ω is 2v − v².
+    """
+    widest_vectors()
+    own = carray(vectors(1.0), (8, ABREAST), np.float64)  # shares memory with no array
+    for start in range(0, u.size, 4 * ABREAST):
+        coins, into = u[start : start + 4 * ABREAST], terms[2 * start : 2 * start + 8 * ABREAST]
+        for j in range(ABREAST):
+            p, q = np.float64(coins[j]), np.float64(coins[j + ABREAST])
+            a, b, c, d = _pair(p, q, abs(p), abs(q))
+            p, q = np.float64(coins[j + 2 * ABREAST]), np.float64(coins[j + 3 * ABREAST])
+            e, f, g, h = _pair(p, q, abs(p), abs(q))
+            none, one, two = c * g, c * h + d * g, d * h
+            own[0, j], own[1, j] = a + e - (none + none), b + f + a * e + none - (one + one)
+            own[2, j], own[3, j] = a * f + b * e + one - (two + two), b * f + two
+            own[4, j], own[5, j] = c + g, d + h + a * g + e * c
+            own[6, j], own[7, j] = a * h + e * d + b * g + f * c, b * h + f * d
+        for i in range(8):
+            for j in range(ABREAST):
+                into[i * ABREAST + j] = own[i, j]
+    never_unroll()
+
+
+@inline
+def _pair(u, w, p, q):
+    product = u * w
+    return -(p + q + product + product), p * q + product, u + w, -(u * q + w * p)
+
+
+@each
+def multiply_fours(terms, flat):
+    """Multiply for TOGETHER nodes at once by the polynomials of `fours`.
+
+    In `flat` is a product of each, then sin ω and 1 − cos ω. Half of the nodes are a register.
+    """
+    widest_vectors()
+    own = carray(vectors(flat[0]), (VECTORS, ABREAST), np.float64)
+    for j in range(ABREAST):
+        own[0, j], own[1, j] = flat[j], flat[j + TOGETHER]
+        own[2, j], own[3, j] = flat[j + 2 * TOGETHER], flat[j + 3 * TOGETHER]
+        i = j + ABREAST
+        own[4, j], own[5, j] = flat[i], flat[i + TOGETHER]
+        own[6, j], own[7, j] = flat[i + 2 * TOGETHER], flat[i + 3 * TOGETHER]
+    for start in range(0, terms.size, 8 * ABREAST):
+        part = terms[start : start + 8 * ABREAST]
+        for i in range(ABREAST):
+            a, b, c = part[i], part[i + ABREAST], part[i + 2 * ABREAST]
+            d, e, f = part[i + 3 * ABREAST], part[i + 4 * ABREAST], part[i + 5 * ABREAST]
+            g, h = part[i + 6 * ABREAST], part[i + 7 * ABREAST]
+            for j in range(ABREAST):
+                x, y, v = own[0, j], own[1, j], own[3, j]
+                re = 1.0 + v * (a + v * (b + v * (c + v * d)))
+                im = own[2, j] * (e + v * (f + v * (g + v * h)))
+                own[0, j], own[1, j] = x * re - y * im, x * im + y * re
+                x, y, v = own[4, j], own[5, j], own[7, j]
+                re = 1.0 + v * (a + v * (b + v * (c + v * d)))
+                im = own[6, j] * (e + v * (f + v * (g + v * h)))
+                own[4, j], own[5, j] = x * re - y * im, x * im + y * re
+    for j in range(ABREAST):
+        flat[j], flat[j + ABREAST] = own[0, j], own[4, j]
+        flat[j + TOGETHER], flat[j + TOGETHER + ABREAST] = own[1, j], own[5, j]
+    never_unroll()
+
+
 @plain
 def folded(re, im):
     """The product of the lanes of a node."""
@@ -107,12 +183,36 @@ def moments(u, w, r):
 
 
 @each
-def shift(w, r, versine, by_r, by_1, rho):
-    """Add −(r·by_r + by_1)/D to (π − p)/w."""
+def shifts(w, r, node, count, rho):
+    """Write (π − p)/w, the sum of −(r·(1 − cos ω)·Re c + sin ω·Im c)/D over nodes; whole LANES.
+
+    Four registers of float32 entries go side by side, and their sums stay there.
+    """
     widest_vectors()
-    one = real(w[0], 1.0)
-    for i in range(w.size):
-        rho[i] -= quotient(r[i] * by_r + by_1, one - (w[i] + w[i]) * versine)
+    zero, one = real(w[0], 0.0), real(w[0], 1.0)
+    own = carray(vectors(one), (VECTORS, WIDE), w.dtype)
+    for start in range(0, w.size, 4 * WIDE):
+        ws, rs = w[start : start + 4 * WIDE], r[start : start + 4 * WIDE]
+        into = rho[start : start + 4 * WIDE]
+        for j in range(WIDE):
+            own[0, j], own[1, j], own[2, j], own[3, j] = zero, zero, zero, zero
+        for h in range(count):
+            versine = real(w[0], node[h, 1])
+            by_r, by_1 = real(w[0], node[h, 1] * node[h, 2]), real(w[0], node[h, 0] * node[h, 3])
+            for j in range(WIDE):
+                own[0, j] -= _shift(ws[j], rs[j], versine, by_r, by_1)
+                own[1, j] -= _shift(ws[j + WIDE], rs[j + WIDE], versine, by_r, by_1)
+                own[2, j] -= _shift(ws[j + 2 * WIDE], rs[j + 2 * WIDE], versine, by_r, by_1)
+                own[3, j] -= _shift(ws[j + 3 * WIDE], rs[j + 3 * WIDE], versine, by_r, by_1)
+        for j in range(WIDE):
+            into[j], into[j + WIDE] = own[0, j], own[1, j]
+            into[j + 2 * WIDE], into[j + 3 * WIDE] = own[2, j], own[3, j]
+    never_unroll()
+
+
+@inline
+def _shift(w, r, versine, by_r, by_1):
+    return quotient(r * by_r + by_1, real(w, 1.0) - (w + w) * versine)
 
 
 @each

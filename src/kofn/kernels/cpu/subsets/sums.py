@@ -44,14 +44,16 @@ from kofn.kernels.cpu.subsets.loops import (
     diagonal,
     finish,
     folded,
+    fours,
     moments,
     multiply,
+    multiply_fours,
     multiply_nodes,
     others,
     pairs,
     prepare,
     product,
-    shift,
+    shifts,
 )
 
 _padded = plain(padded)
@@ -91,7 +93,23 @@ def _products_of_short(u, node, count, table):
 
 
 @plain
-def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
+def _products_by_fours(u, node, count, table, terms):
+    """The same of float32 coins: polynomials in float64 lose none of their digits."""
+    fours(u, terms)
+    for first in range(0, count, TOGETHER):
+        some = min(count - first, TOGETHER)
+        for h in range(TOGETHER):
+            known = h < some
+            table[h], table[TOGETHER + h] = 1.0, 0.0
+            table[2 * TOGETHER + h] = node[first + h, 0] if known else 0.0
+            table[3 * TOGETHER + h] = node[first + h, 1] if known else 0.0
+        multiply_fours(terms, table)
+        for h in range(some):
+            node[first + h, 2], node[first + h, 3] = table[h], table[TOGETHER + h]
+
+
+@plain
+def _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms):
     """u, and per node (sin, 1 − cos, Re c, Im c); how many, Σpq and Pr(N = k) of n coins."""
     single = y.itemsize == 4
     variance, above = 0.0, 0.0
@@ -111,7 +129,9 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table):
         node[count, 0], node[count, 1] = 2 * sine * cosine, 2 * sine * sine
         cosine, sine = _turned(cosine, sine, half_cos, half_sin)
         count += 1
-    if n <= BLOCK:
+    if n <= BLOCK and single:
+        _products_by_fours(u, node, count, table, terms)
+    elif n <= BLOCK:
         _products_of_short(u, node, count, table)
     else:
         _products(u, node, count, re, im)
@@ -152,12 +172,7 @@ def _close(y, hi, k, what, out):
 def _shifts(u, node, count, w, r, rho):
     """pq, q − p and (π − p)/pq of one block."""
     moments(u, w, r)
-    rho[:] = 0
-    for h in range(count):
-        versine = real(w[0], node[h, 1])
-        by_r = real(w[0], node[h, 1] * node[h, 2])
-        by_1 = real(w[0], node[h, 0] * node[h, 3])
-        shift(w, r, versine, by_r, by_1, rho)
+    shifts(w, r, node, count, rho)
 
 
 @plain
@@ -234,6 +249,7 @@ def serve(kind: int, number: Any) -> Any:
         part = carray(pointer(own + 8 * PARTS), (4, BLOCK), number)
         # Whole vectors only, so that equal logits meet the same instructions.
         full = _padded(n)
+        terms = carray(pointer(own + 8 * PARTS), 2 * min(full, BLOCK), np.float64)
         room = carray(pointer(own + 8 * ENTRIES), (4, full), number)
         u = room[3]
         for i in range(first, last):
@@ -248,7 +264,7 @@ def serve(kind: int, number: Any) -> Any:
                 _copy(v, 0.0, room[1])
                 y, v, out = room[0], room[1], room[2]
             k = np.float64(ks[i])
-            count, variance, total = _spectrum(y, n, hi, lo, u, k, node, re, im, table)
+            count, variance, total = _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms)
             if what == LOG_COUNT:
                 answer[0] = math.log(total)
                 continue

@@ -214,7 +214,15 @@ class KnapsackKernels(Protocol):
         """
 
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
+        """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up, or None.
+        """
+
+    price: Any
+    """(x, k, temperature, link, costs) -> (θ as it is answered, θ as two floats); a backend that
+    gives up rows has none, nor the next.
+    """
+    price_gradients: Any
+    """The arguments and answers of `gradients`, but for the last one, from cotangents of θ."""
 
 
 class SumKernels(Protocol):
@@ -256,6 +264,8 @@ BACKENDS = (
         f"{gpu.__name__}.rows.launch",
         f"{gpu.__name__}.subsets.launch",
         f"{gpu.__name__}.choice.launch",
+        None,
+        f"{gpu.__name__}.knapsack.launch",
     ),
 )
 

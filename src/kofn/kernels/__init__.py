@@ -219,10 +219,14 @@ class KnapsackKernels(Protocol):
 
     price: Any
     """(x, k, temperature, link, costs) -> (θ as it is answered, θ as two floats); a backend that
-    gives up rows has none, nor the next.
+    gives up rows has none, nor the next two.
     """
     price_gradients: Any
     """The arguments and answers of `gradients`, but for the last one, from cotangents of θ."""
+    value_gradients: Any
+    """(x, cotangent, weights, θ, slopes in T, k, temperature, link, costs) -> such answers, from
+    cotangents of values.
+    """
 
 
 class SumKernels(Protocol):

@@ -247,13 +247,12 @@ def _value_back(
     in_t: Tensor,
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
-    in_x, price = cotangent[..., None] * weights, theta[0]
-    own = hasattr(backend, "price")
-    if own:  # neither a budget nor costs move a row that is settled
-        price = price.nan_to_num(float("nan"), 0.0, 0.0)
-    slopes = in_x, -price[..., None] * in_x, cotangent * price, cotangent * in_t
-    if own:
-        return slopes
+    if hasattr(backend, "value_gradients"):
+        own = weights, theta, in_t, *given[1:4], given.costs
+        in_scores, in_costs, in_rows = backend.value_gradients(given.scores, cotangent, *own)
+        return in_scores, in_costs, *(each.clone() for each in in_rows)
+    in_x = cotangent[..., None] * weights
+    slopes = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
     return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), slopes)
 
 

@@ -22,7 +22,7 @@ def rows():
     c = 0.5 + torch.rand(10, N, generator=draw)
     budget = c.sum(-1) * torch.linspace(0.1, 0.9, 10)
     x[1], c[1] = (2 * x[1]).round(), 1.0
-    budget[1] = 3.0
+    budget[1] = 2.6
     x[2], c[2] = 0.5, 2.0
     budget[3] = 1e-4
     budget[4] = c[4].sum() * (1 - 1e-4)
@@ -52,7 +52,7 @@ def odd_rows():
 def pulled(function, x, c, budget, t, link, **options):
     leaves = [each.clone().requires_grad_() for each in (x, c, budget, t)]
     out = function(*leaves[:3], temperature=leaves[3], link=link, **options)
-    v = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape)
+    v = torch.linspace(-1, 2.1, out.numel(), dtype=out.dtype).reshape(out.shape)
     return out.detach(), *torch.autograd.grad(out, leaves, v)
 
 

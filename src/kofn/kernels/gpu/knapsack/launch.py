@@ -97,6 +97,21 @@ def values(
     return out
 
 
+def value_gradients(
+    x: Tensor, cotangent: Tensor, weights: Tensor, theta: Tensor, in_t: Tensor,
+    budget: Tensor, temperature: Tensor, link: Any, costs: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the cotangents of scores, of costs, and of budget and temperature, (2, …), from those
+    of values.
+    """
+    x = rows.packed(x)
+    out, in_costs, in_rows = (rows.empty(x, a.shape) for a in (x, x, theta))
+    given = _given(x, costs, budget, temperature, theta, link)
+    arrays = *map(rows.packed, (cotangent, weights, in_t)), out, in_costs, in_rows
+    _launch(programs.values_back, given, arrays)
+    return out, in_costs, in_rows
+
+
 def fill(x: Tensor, costs: Tensor, budget: Tensor, temperature: Tensor) -> tuple[Tensor, None]:
     """Return the bought shares, and None: no row is given up."""
     x = rows.packed(x)
@@ -125,6 +140,6 @@ def _launch(
     if not given.count:
         return
     each, block, warps = shape_of(given.n)
-    constants = (*how[:1], each, block, *how[1:])
+    constants = *how[:1], each, block, *how[1:]
     options = rows.options_of(warps, REGISTERS)
     launch(kernel, -(-given.count // each), given, arrays, constants, options)

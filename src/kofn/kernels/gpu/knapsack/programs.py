@@ -78,7 +78,7 @@ def _top_weight(row):
     """The weight of scores of +inf that cost something: they share the budget if they cost more."""
     share = row.budget / tl.where(row.tops > row.budget, row.tops, 1.0)
     weight = tl.where(row.tops > row.budget, share, 1.0).to(tl.float32)
-    return tl.where(row.unpriced, float("nan"), weight)
+    return tl.where(row.unknown, float("nan"), weight)
 
 
 @triton.jit
@@ -109,7 +109,7 @@ def forward(
             p = tl.where((row.every[:, None] & (c > 0.0)), 1.0, p)
             p = tl.where((row.none[:, None] & (c > 0.0)), 0.0, p)
             p = tl.where(row.bad[:, None], float("nan"), p)
-            shared = (c > 0.0) | row.unpriced[:, None]
+            shared = (c > 0.0) | row.unknown[:, None]
             p = tl.where(x == INF, tl.where(shared, top[:, None], 1.0), p)
             put(out_row, at, tl.where(x <= DELETED, 0.0, p), filled, BLOCK)
     hi, lo = hi * row.scale, lo * row.scale
@@ -181,16 +181,25 @@ def values(given: Given, out_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: 
 
 @triton.jit
 def _entry(KIND: tl.constexpr, stretch, c_row, at, row, theta, alpha, BLOCK: tl.constexpr):
-    """Return (scores, costs, which entries move, F′, (x − θc)/T, which entries there are)."""
+    """Return (scores, costs, which entries move, F′, y, which entries there are)."""
     x, filled = scores(stretch, at, -INF, BLOCK)
     c = cost_of(c_row, stretch, at, x, row.scale, BLOCK)
     settled = (row.none | row.every)[:, None] & (c > 0.0)
-    moves = ~(x <= DELETED) & (tl.abs(x) < INF) & ~settled
-    x = tl.where(moves, x, 0.0).to(tl.float64)
+    moves = ~(x <= DELETED) & (x != INF) & ~settled
+    x = tl.where(tl.abs(x) < INF, x, 0.0).to(tl.float64)
     y = place(KIND, x, c, theta)
     w = density(KIND, y, alpha)
     w = tl.where(moves & (tl.abs(y) < 1e18), w, 0.0).to(tl.float64)
     return x, c, moves, w, y, filled
+
+
+@triton.jit
+def _of_costs(stretch, c_row, at, row, in_costs, of_top, over, BLOCK: tl.constexpr):
+    """The cotangents of costs, with those of scores of +inf, which come off the budget."""
+    x, _ = scores(stretch, at, -INF, BLOCK)
+    c, _ = entries(c_row, stretch, at, 0.0, BLOCK)
+    is_top = (x == INF) & ((c > 0.0) | ~over[:, None])
+    return tl.where((c >= 0.0) & (c < INF), tl.where(is_top, of_top[:, None], in_costs), 0.0)
 
 
 @triton.jit
@@ -202,7 +211,7 @@ def _logs(KIND: tl.constexpr, x, c, theta, alpha):
         _, _, logs = by_logs(KIND, narrow, alpha)
         found = logs.to(tl.float64)
     elif KIND == NORMAL:
-        found = -0.5 * z * z - HALF_LOG_2_PI
+        found = z * z * -0.5 - HALF_LOG_2_PI
     else:
         found = -tl.abs(z) - (LOG_2 if KIND == LAPLACE else 0.0)
     return found
@@ -273,12 +282,14 @@ def backward(
     per_size = tl.where(size > 0.0, 1.0 / tl.where(size > 0.0, size, 1.0), 0.0)
     known = tl.where(row.bad, float("nan"), 0.0).to(tl.float64)
     out_row, in_costs_row = row_of(out_at, rows, given), row_of(in_costs_at, rows, given)
+    over = (row.tops > row.budget) & ~row.unknown
     if OF_PRICE:
         cotangent = tl.load(g_at + rows, mask=here, other=0.0).to(tl.float64)
         open_ = ~(row.none | row.every | row.bad)
         each = tl.where(open_, cotangent * per_size, 0.0) + known
-        # Of what is not scaled.
-        whole = each * tl.exp(tl.minimum(-log_most, 700.0))
+        # Where F′ underflows in float64, too, the budget does not move θ.
+        whole = tl.where(log_most > -700.0, each * tl.exp(-log_most), known)
+        in_budget = -row.t * whole * row.scale * row.scale
         for at in range(0, given.n, BLOCK):
             x, c, moves, w, y, filled = _entry(
                 KIND, stretch, c_row, at, row, theta, alpha, BLOCK
@@ -287,7 +298,7 @@ def backward(
                 logs = tl.minimum(_logs(KIND, x, c, theta, alpha) - log_most[:, None], 0.0)
                 w = tl.where((log_most != 0.0)[:, None] & moves, tl.exp(logs), w)
             in_x = tl.where(moves, c * w * (each * row.scale)[:, None] + known[:, None], 0.0)
-            put(out_row, at, _narrow(in_x), filled, BLOCK)
+            put(out_row, at, in_x.to(tl.float32), filled, BLOCK)
             if OF_COSTS:
                 p = weight(KIND, y, alpha).to(tl.float64)
                 of_all = p * whole[:, None]
@@ -296,11 +307,13 @@ def backward(
                     z = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
                     log_p, _ = log_tail(KIND, False, z)
                     logs = tl.minimum(log_p.to(tl.float64) - log_most[:, None], 700.0)
-                    of_all = tl.where((log_most != 0.0)[:, None], tl.exp(logs) * each[:, None], of_all)
+                    below = ((log_most != 0.0) & (log_most > -700.0))[:, None] & (z < 0.0)
+                    of_all = tl.where(below, tl.exp(logs) * each[:, None], of_all)
                 of_all *= (row.t * row.scale * row.scale)[:, None]
                 in_c = tl.where(moves, of_all - full[:, None] * in_x, 0.0)
-                put(in_costs_row, at, _narrow(in_c), filled, BLOCK)
-        in_budget = -row.t * whole * row.scale * row.scale
+                of_top = tl.where(over, 0.0, -in_budget)
+                in_c = _of_costs(stretch, c_row, at, row, in_c, of_top, over, BLOCK)
+                put(in_costs_row, at, in_c.to(tl.float32), filled, BLOCK)
         in_t = -tl.sum(moment, axis=1) * per_t * each * row.scale
     else:
         mean = tl.sum(product, axis=1) * per_size
@@ -314,26 +327,62 @@ def backward(
             lever += tl.where(u != 0.0, u * (distance(x, c, theta) - middle[:, None] * c), 0.0)
         rest = tl.where(some, tl.sum(left, axis=1) * per_size, 0.0)
         of_cost = (mean + rest) * row.scale
-        over = (row.tops > row.budget) & ~row.unpriced
         shared = tl.sum(of_tops, axis=1) * row.scale / tl.where(over, row.tops, 1.0)
         for at in range(0, given.n, BLOCK):
             x, c, moves, w, y, filled = _entry(
                 KIND, stretch, c_row, at, row, theta, alpha, BLOCK
             )
             g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
-            score, _ = scores(stretch, at, -INF, BLOCK)
             u = w * ((g - mean[:, None] * c) - rest[:, None] * c) * per_t[:, None]
             u = tl.where(moves, tl.where(w > 0.0, u, 0.0) + known[:, None], 0.0)
-            put(out_row, at, _narrow(u), filled, BLOCK)
+            put(out_row, at, u.to(tl.float32), filled, BLOCK)
             if OF_COSTS:
                 p = weight(KIND, y, alpha).to(tl.float64)
                 in_c = tl.where(moves, -full[:, None] * u - p * of_cost[:, None], 0.0)
                 of_share = -shared * row.budget / tl.where(over, row.tops, 1.0)
                 of_top = tl.where(over, tl.where(row.tops > 0.0, of_share, 0.0), -of_cost)
-                is_top = (score == INF) & ((c > 0.0) | ~over[:, None])
-                in_c = tl.where(is_top, of_top[:, None], in_c)
-                put(in_costs_row, at, _narrow(in_c), filled, BLOCK)
+                in_c = _of_costs(stretch, c_row, at, row, in_c, of_top, over, BLOCK)
+                put(in_costs_row, at, in_c.to(tl.float32), filled, BLOCK)
         in_budget = tl.where(over, shared, of_cost) + known
         in_t = -tl.sum(lever, axis=1) * per_t * per_t + known
+    in_budget = tl.where(row.unpriced, 0.0, in_budget)
     tl.store(in_rows_at + rows, in_budget.to(tl.float32), mask=here)
     tl.store(in_rows_at + given.count + rows, in_t.to(tl.float32), mask=here)
+
+
+@triton.jit
+def values_back(
+    given: Given,
+    g_at,
+    p_at,
+    slope_at,
+    out_at,
+    in_costs_at,
+    in_rows_at,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write the cotangents from one of the value: p, −θp, and θ and the slope, (2, count).
+
+    Where θ is endless, neither the budget nor costs move the value.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = rows < given.count
+    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    p_row, c_row = row_of(p_at, rows, given), row_of(given.costs_at, rows, given)
+    theta = tl.load(given.theta_at + rows, mask=here, other=0.0)
+    theta = tl.where(tl.abs(theta) == INF, 0.0, theta)
+    g, unpriced = tl.load(g_at + rows, mask=here, other=0.0), tl.zeros((ROWS, BLOCK), tl.float32)
+    for at in range(0, given.n, BLOCK):
+        x, filled = scores(stretch, at, -INF, BLOCK)
+        p, _ = entries(p_row, stretch, at, 0.0, BLOCK)
+        c, _ = entries(c_row, stretch, at, 0.0, BLOCK)
+        is_cost, in_x = (c >= 0.0) & (c < INF), g[:, None] * p
+        in_costs = tl.where((p != 0.0) & is_cost, -theta[:, None] * in_x, 0.0)
+        put(row_of(out_at, rows, given), at, tl.where(x == INF, 0.0, in_x), filled, BLOCK)
+        put(row_of(in_costs_at, rows, given), at, in_costs, filled, BLOCK)
+        unpriced += tl.where(~(x <= DELETED) & ~is_cost, 1.0, 0.0)
+    in_budget = tl.where(tl.sum(unpriced, axis=1) > 0.0, 0.0, g * theta)
+    tl.store(in_rows_at + rows, in_budget, mask=here)
+    slope = tl.load(slope_at + rows, mask=here, other=0.0)
+    tl.store(in_rows_at + given.count + rows, g * slope, mask=here)

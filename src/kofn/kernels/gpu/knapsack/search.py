@@ -20,6 +20,7 @@ from kofn.kernels.gpu.rows.formulas import (
     NORMAL,
     edge,
     has_two_tails,
+    is_balanced_by_logs,
     is_capped,
     log_tail,
     quantile,
@@ -28,7 +29,7 @@ from kofn.kernels.gpu.rows.formulas import (
 )
 from kofn.kernels.gpu.rows.loops import entries, scores
 from kofn.kernels.gpu.rows.search import FAINT, LAST_BY_LOGS, last_step, two_sum
-from kofn.kernels.gpu.rows.words import FARTHEST, far_tail
+from kofn.kernels.gpu.rows.words import FARTHEST, PER_ROOT_2_PI, mills
 
 ROUNDS = tl.constexpr(256)  # evaluations, however wrong the bracket was
 BALANCE = tl.constexpr(64)  # and of logarithms
@@ -62,7 +63,8 @@ class Row(NamedTuple):
     none: Any  # nothing is bought
     every: Any  # all is
     bad: Any  # there is a NaN
-    unpriced: Any  # a NaN in the budget or a cost
+    unpriced: Any  # in a cost: one that is none
+    unknown: Any  # in a cost or the budget
     playing: Any  # there is an entry
 
 
@@ -115,20 +117,20 @@ def numbers_of(given, rows, here, stretch, c_row, BLOCK: tl.constexpr):
         top_fine += tl.where(top, c - large, 0.0)
     paid, paid_rest = tl.sum(top_coarse, axis=1), tl.sum(top_fine, axis=1)
     all_coarse, all_fine = tl.sum(coarse, axis=1), tl.sum(fine, axis=1)
-    unknown = (budget != budget) | (tl.sum(unpriced, axis=1) > 0.0)
+    no_costs = tl.sum(unpriced, axis=1) > 0.0
+    unknown = (budget != budget) | no_costs
     # A budget beyond all costs is as good as one of so much more.
     most_of_all = 2.0 * (all_coarse + paid + 1.0)
     whole = tl.where(unknown, 0.0, tl.minimum(budget * scale, most_of_all))
     large = on_grid(whole)
     left, left_rest = large - paid, (whole - large) - paid_rest
-    none = (left + left_rest <= 0.0)
-    every = ~none & ((all_coarse - left) + (all_fine - left_rest) <= 0.0)
-    bad = unknown | (tl.sum(wrong, axis=1) > 0.0) | (t != t)
     some = tl.sum(playing, axis=1) > 0.0
+    bad = some & (unknown | (tl.sum(wrong, axis=1) > 0.0) | (t != t))
+    none = ~bad & (left + left_rest <= 0.0)
+    every = ~(bad | none) & ((all_coarse - left) + (all_fine - left_rest) <= 0.0)
     tops, total = paid + paid_rest, all_coarse + all_fine
-    return Row(
-        scale, left, left_rest, total, tops, whole, t, none, every, bad & some, unknown, some
-    )
+    flags = none, every, bad, no_costs, unknown, some
+    return Row(scale, left, left_rest, total, tops, whole, t, *flags)
 
 
 @triton.jit
@@ -307,9 +309,11 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
         slow = (rounds % 3 == 2) & (span > 0.5 * width)
         width = tl.where((rounds % 3 == 2), span, width)
         middle, by_place = 0.5 * off_low + 0.5 * off_high, _by_place(low, high)
-        if rounds % 2 == 1:
-            across = (by_place - hi) - lo
-            middle = tl.where((across > off_low) & (across < off_high), across, middle)
+        across = (by_place - hi) - lo
+        ends = tl.maximum(tl.abs(low), tl.abs(high)), tl.minimum(tl.abs(low), tl.abs(high))
+        apart = (ends[0] > 4.0 * ends[1]) | ((low < 0.0) & (high > 0.0))
+        apart &= (across > off_low) & (across < off_high) & (rounds < ROUNDS // 2)
+        middle = tl.where(apart, across, middle)
         by = tl.where(near | (inside & ~slow), by, middle)
         next_hi, next_lo = two_sum(hi, lo + by)
         stuck = ~near & ((next_hi == hi) & (next_lo == lo) | ~(span > 0.0))
@@ -374,14 +378,14 @@ def _balance(
         most_low, most_high = nothing - 1e300, nothing - 1e300
         for at in range(0, given.n, BLOCK):
             x, c, pays = paying(stretch, c_row, at, row.scale, BLOCK)
-            upper, _, logs, _ = _logs(KIND, x, c, pays, start, theta)
+            upper, logs, _ = _logs(KIND, x, c, pays, start, theta)
             most_low = tl.maximum(most_low, tl.where(pays & ~upper, logs, -1e300))
             most_high = tl.maximum(most_high, tl.where(pays & upper, logs, -1e300))
         top_low, top_high = tl.max(most_low, axis=1), tl.max(most_high, axis=1)
         below, above, fall, rise = nothing, nothing, nothing, nothing
         for at in range(0, given.n, BLOCK):
             x, c, pays = paying(stretch, c_row, at, row.scale, BLOCK)
-            upper, _, logs, steep = _logs(KIND, x, c, pays, start, theta)
+            upper, logs, steep = _logs(KIND, x, c, pays, start, theta)
             most = tl.where(upper, top_high[:, None], top_low[:, None])
             raised = tl.where(pays, tl.exp(tl.minimum(logs - most, 0.0)), 0.0)
             below += tl.where(upper, 0.0, raised)
@@ -410,16 +414,19 @@ def _balance(
 
 @triton.jit
 def _logs(KIND: tl.constexpr, x, c, pays, start, theta):
-    """Return (whether an entry was above θ, z, the logarithm of c times its tail, c·F′/tail)."""
+    """Return (whether an entry was above θ, the logarithm of c times its tail, c·F′/tail)."""
     upper = distance(x, c, start) > 0.0
     z = distance(x, c, theta) * theta.per_t[:, None]
     narrow = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
-    if KIND == NORMAL:  # whose logarithm is large, and θ the difference of two
-        _, steep, _ = far_tail(tl.abs(narrow))
-        logs = -0.5 * z * z - tl.log(steep).to(tl.float64)
-    else:
+    if is_balanced_by_logs(KIND):
         low, fall = log_tail(KIND, False, narrow)
         high, rise = log_tail(KIND, True, narrow)
-        logs, steep = tl.where(upper, high, low).to(tl.float64), tl.where(upper, rise, fall)
+        logs = tl.where(upper, high, low).to(tl.float64)
+        steep = tl.where(upper, rise, fall).to(tl.float64)
+    elif KIND == NORMAL:
+        ratio = mills(tl.abs(narrow)).to(tl.float64)
+        logs, steep = z * z * -0.5 + tl.log(ratio), (1.0 / ratio) * PER_ROOT_2_PI
+    else:  # so far from θ both tails are pure exponentials
+        logs, steep = -tl.abs(z), tl.abs(z) * 0.0 + 1.0
     own = tl.log(tl.where(pays, c, 1.0))
-    return upper, z, logs + own, c * steep.to(tl.float64)
+    return upper, logs + own, c * steep

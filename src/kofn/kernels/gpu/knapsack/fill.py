@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kofn.kernels.gpu.knapsack.given import Given
 from kofn.kernels.gpu.knapsack.search import cost_of, on_grid, power_below
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
@@ -29,7 +30,7 @@ def _key(x, c):
 
 
 @triton.jit
-def fill(given, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def fill(given: Given, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write 1 where an entry is bought, else 0. Equal ones are bought from the lowest index on."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count

@@ -134,9 +134,7 @@ def _given(
     return programs.Given(x, rows.packed(costs), *per_row, count, x.shape[-1], float(alpha))
 
 
-def _launch(
-    kernel: Any, given: programs.Given, arrays: tuple[Tensor, ...], *how: Any
-) -> None:
+def _launch(kernel: Any, given: programs.Given, arrays: tuple[Tensor, ...], *how: Any) -> None:
     if not given.count:
         return
     each, block, warps = shape_of(given.n)

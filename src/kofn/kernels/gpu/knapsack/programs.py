@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
+from kofn.kernels.gpu.knapsack.given import Given
 from kofn.kernels.gpu.knapsack.search import (
     cost_of,
     distance,
@@ -43,19 +43,6 @@ MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
 LARGEST = tl.constexpr(2.0**26)  # θc in units of T, of which two float32 leave an error of 2⁻²²
 LOG_2, HALF_LOG_2_PI = tl.constexpr(math.log(2)), tl.constexpr(math.log(2 * math.pi) / 2)
 FLAT = tl.constexpr(1e-30)  # a Σc²F′ that has underflowed, or nearly
-
-
-class Given(NamedTuple):
-    """The rows as every kernel sees them: where their numbers are, and α."""
-
-    x_at: Any  # scores, (count, n)
-    costs_at: Any
-    budget_at: Any
-    temperature_at: Any
-    theta_at: Any  # two floats' worth, (2, count): an answer forward, an argument backward
-    count: Any
-    n: Any
-    alpha: Any
 
 
 @triton.jit
@@ -124,9 +111,7 @@ def forward(
 
 
 @triton.jit
-def _known(
-    KIND: tl.constexpr, given, rows, here, stretch, c_row, row, alpha, BLOCK: tl.constexpr
-):
+def _known(KIND: tl.constexpr, given, rows, here, stretch, c_row, row, alpha, BLOCK: tl.constexpr):
     """Return θ as two numbers, 0 where it is endless: found again where two float32 do not tell."""
     hi = tl.load(given.theta_at + rows, mask=here, other=0.0).to(tl.float64)
     lo = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0).to(tl.float64)
@@ -158,8 +143,8 @@ def values(given: Given, out_at, KIND: tl.constexpr, ROWS: tl.constexpr, BLOCK: 
         plays = ~(x <= DELETED) & (tl.abs(x) < INF)
         wide = tl.where(plays, x, 0.0).to(tl.float64)
         settled = closed[:, None] & (c > 0.0)
-        z = (distance(wide, c, theta) * theta.per_t[:, None])
-        z -= (edge(KIND, alpha.to(tl.float64)) - outside(KIND, alpha.to(tl.float64)))
+        z = distance(wide, c, theta) * theta.per_t[:, None]
+        z -= edge(KIND, alpha.to(tl.float64)) - outside(KIND, alpha.to(tl.float64))
         narrow = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
         part, up, change = integral(KIND, narrow, alpha - 1.0)
         inside = plays & ~settled
@@ -291,9 +276,7 @@ def backward(
         whole = tl.where(log_most > -700.0, each * tl.exp(-log_most), known)
         in_budget = -row.t * whole * row.scale * row.scale
         for at in range(0, given.n, BLOCK):
-            x, c, moves, w, y, filled = _entry(
-                KIND, stretch, c_row, at, row, theta, alpha, BLOCK
-            )
+            x, c, moves, w, y, filled = _entry(KIND, stretch, c_row, at, row, theta, alpha, BLOCK)
             if has_two_tails(KIND):
                 logs = tl.minimum(_logs(KIND, x, c, theta, alpha) - log_most[:, None], 0.0)
                 w = tl.where((log_most != 0.0)[:, None] & moves, tl.exp(logs), w)
@@ -329,9 +312,7 @@ def backward(
         of_cost = (mean + rest) * row.scale
         shared = tl.sum(of_tops, axis=1) * row.scale / tl.where(over, row.tops, 1.0)
         for at in range(0, given.n, BLOCK):
-            x, c, moves, w, y, filled = _entry(
-                KIND, stretch, c_row, at, row, theta, alpha, BLOCK
-            )
+            x, c, moves, w, y, filled = _entry(KIND, stretch, c_row, at, row, theta, alpha, BLOCK)
             g, _ = entries(g_row, stretch, at, 0.0, BLOCK)
             u = w * ((g - mean[:, None] * c) - rest[:, None] * c) * per_t[:, None]
             u = tl.where(moves, tl.where(w > 0.0, u, 0.0) + known[:, None], 0.0)

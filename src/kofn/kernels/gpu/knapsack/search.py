@@ -276,7 +276,8 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
     budget = tl.where(closed, 0.5, row.coarse + row.fine)
     total = tl.where(closed, 1.0, row.total)
     lo, low_lo, high_lo, width = hi * 0.0, hi * 0.0, hi * 0.0, hi * 0.0 + INF
-    state, rounds, again = tl.where(closed, 0, 1), 0, closed & False
+    state, rounds, again = tl.where(closed, 0, 1), 0, row.none & row.every
+    low_seen, high_seen = again, again
     while tl.max((state == 1).to(tl.int32)) > 0:
         theta, active = price(KIND, hi, lo, row.t, alpha), state == 1
         s = _evaluate(KIND, given, stretch, c_row, row, theta, alpha, BLOCK)
@@ -312,12 +313,13 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
         across = (by_place - hi) - lo
         ends = tl.maximum(tl.abs(low), tl.abs(high)), tl.minimum(tl.abs(low), tl.abs(high))
         apart = (ends[0] > 4.0 * ends[1]) | ((low < 0.0) & (high > 0.0))
-        apart &= (across > off_low) & (across < off_high) & (rounds < ROUNDS // 2)
+        apart &= (across > off_low) & (across < off_high)
         middle = tl.where(apart, across, middle)
         by = tl.where(near | (inside & ~slow), by, middle)
         next_hi, next_lo = two_sum(hi, lo + by)
         stuck = ~near & ((next_hi == hi) & (next_lo == lo) | ~(span > 0.0))
-        wrong = stuck & ~again & ~(tl.abs(excess) <= 1e-6 * budget)
+        low_seen, high_seen = low_seen | up, high_seen | down
+        wrong = stuck & ~again & ~(low_seen & high_seen) & ~(tl.abs(excess) <= budget * 1e-6)
         again |= active & wrong
         low, high = tl.where(active & wrong, -WHOLE, low), tl.where(active & wrong, WHOLE, high)
         low_lo, high_lo = tl.where(wrong, 0.0, low_lo), tl.where(wrong, 0.0, high_lo)

@@ -214,7 +214,7 @@ class KnapsackKernels(Protocol):
         """
 
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up, or None."""
+        """Return `formulas.knapsack_choice.fill`, and NaN per row given up, or None for all."""
 
     price: Any
     """(x, k, temperature, link, costs) -> (θ as it is answered, θ as two floats); a backend that

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kofn.kernels.gpu.knapsack.entries import cost_of, on_grid, power_below
 from kofn.kernels.gpu.knapsack.given import Given
-from kofn.kernels.gpu.knapsack.search import cost_of, on_grid, power_below
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
 from kofn.kernels.gpu.rows.loops import Stretch, entries, scores

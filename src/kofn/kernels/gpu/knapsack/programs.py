@@ -10,15 +10,9 @@ import math
 import triton
 import triton.language as tl
 
+from kofn.kernels.gpu.knapsack.entries import cost_of, distance, numbers_of, place, price
 from kofn.kernels.gpu.knapsack.given import Given
-from kofn.kernels.gpu.knapsack.search import (
-    cost_of,
-    distance,
-    numbers_of,
-    place,
-    price,
-    solve,
-)
+from kofn.kernels.gpu.knapsack.search import solve
 from kofn.kernels.gpu.rows.answers import integral, put
 from kofn.kernels.gpu.rows.formulas import (
     DELETED,

@@ -217,7 +217,7 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
 def _end(KIND: tl.constexpr, given, stretch, c_row, row, hi, lo, alpha, BLOCK: tl.constexpr):
     """Return the θ, in two numbers, from which on the first of the entries bought is not whole."""
     old, found, rest = price(KIND, hi, lo, row.t, alpha), hi * 0.0, hi * 0.0
-    for _ in tl.static_range(2):
+    for _i in tl.static_range(2):
         theta = price(KIND, found, rest, row.t, alpha)
         least = tl.zeros((stretch.here.shape[0], BLOCK), tl.float64) + WHOLE
         for at in range(0, given.n, BLOCK):

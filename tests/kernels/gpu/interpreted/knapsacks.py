@@ -119,7 +119,8 @@ def test_gaps_in_which_tails_underflow(link, reference):
         if link == "linear" and function is kofn.soft_knapsack_threshold:
             continue  # any θ in the gap is one
         wanted = reference(pulled, function, *wide(x, c, budget, t), link)
-        compared(pulled(function, x, c, budget, t, link), wanted)
+        # Shares of entries 200 temperatures off are as exact as z² is, in the array code, too.
+        compared(pulled(function, x, c, budget, t, link), wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -31,7 +31,7 @@ from kofn.kernels.gpu.rows.formulas import (
 from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
 from kofn.kernels.gpu.rows.one_program import row_of
 from kofn.kernels.gpu.rows.search import two_sum
-from kofn.kernels.gpu.rows.words import FARTHEST
+from kofn.kernels.gpu.rows.words import FARTHEST, mills
 
 MOST = tl.constexpr(float((2.0 - 2.0**-23) * 2.0**127))
 LARGEST = tl.constexpr(2.0**26)  # θc in units of T, of which two float32 leave an error of 2⁻²²
@@ -282,7 +282,10 @@ def backward(
                 if has_two_tails(KIND):
                     z = distance(x, c, theta) * theta.per_t[:, None]
                     z = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
-                    log_p, _ = log_tail(KIND, False, z)
+                    if KIND == NORMAL:
+                        log_p = z * z * -0.5 + tl.log(mills(tl.abs(z)))
+                    else:
+                        log_p, _ = log_tail(KIND, False, z)
                     logs = tl.minimum(log_p.to(tl.float64) - log_most[:, None], 700.0)
                     below = ((log_most != 0.0) & (log_most > -700.0))[:, None] & (z < 0.0)
                     of_all = tl.where(below, tl.exp(logs) * each[:, None], of_all)

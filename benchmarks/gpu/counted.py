@@ -160,7 +160,8 @@ def counting() -> Iterator[Tally]:
         name = self.fn.__name__
         tally.launched(name, _tensors((arguments, options)))
         tally.off = True
-        if name.endswith("_parts"):  # of subsets: a program takes a row, and a good while
+        slow = name.endswith("_parts") or ".knapsack." in self.fn.__module__
+        if slow:  # a program takes a row, and a good while
             self.grid = (min(8, self.grid[0]),)
         try:
             return launch(self, *arguments, **options)
@@ -248,7 +249,8 @@ ANEW = frozenset(
         *("epsilon_cross_entropy", "topk_cross_entropy", "topk_loss", "fenchel_young_loss"),
         *("am_softmax", "arcface", "projection_sparse_simplex", "projection_sparse_vector"),
         *("metrics.hard_gap", "sparse_softmax", "sparse_softmax, p", "sparse_softmax_loss"),
-        "quantile",
+        *("quantile", "soft_knapsack", "soft_knapsack, costs fixed", "soft_knapsack, hard"),
+        *("soft_knapsack_threshold", "soft_knapsack_value"),
     }
 )
 """Functions that took another road when their times were measured; empty after `make gpu`."""

@@ -36,7 +36,7 @@ ROADS = {
     "TopKRouter, balance": "kernels of kofn, and the bias",
     "TopKSAE": "kernels of kofn, and the errors",
     "quantile": "a kernel of kofn",
-    "soft_knapsack": "array code that waits for the host",
+    "soft_knapsack": "a kernel of kofn",
     "segment_soft_topk": "array code that waits for the host",
     "soft_assignment": "array code that waits for the host",
 }

@@ -214,7 +214,18 @@ class KnapsackKernels(Protocol):
         """
 
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
-        """Return `formulas.knapsack_choice.fill`, and per row NaN where the kernel gave up."""
+        """Return `formulas.knapsack_choice.fill`, and NaN per row given up, or None for all."""
+
+    price: Any
+    """(x, k, temperature, link, costs) -> (θ as it is answered, θ as two floats); a backend that
+    gives up rows has none, nor the next two.
+    """
+    price_gradients: Any
+    """The arguments and answers of `gradients`, but for the last one, from cotangents of θ."""
+    value_gradients: Any
+    """(x, cotangent, weights, θ, slopes in T, k, temperature, link, costs) -> such answers, from
+    cotangents of values.
+    """
 
 
 class SumKernels(Protocol):
@@ -256,6 +267,8 @@ BACKENDS = (
         f"{gpu.__name__}.rows.launch",
         f"{gpu.__name__}.subsets.launch",
         f"{gpu.__name__}.choice.launch",
+        None,
+        f"{gpu.__name__}.knapsack.launch",
     ),
 )
 

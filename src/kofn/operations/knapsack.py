@@ -59,7 +59,8 @@ def _mend(answer: Array, where: np.ndarray, given: Given, function: Any) -> None
 def _fill(backend: Backend, given: Given) -> Array:
     shares: Array
     shares, lost = backend.fill(*costed(given))
-    _mend(shares, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
+    if lost is not None:
+        _mend(shares, np.isnan(in_memory(lost)), given, knapsack_choice.fill)
     return shares
 
 
@@ -157,6 +158,9 @@ def _price(backend: Backend, given: Given) -> Array:
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return (θ, θ as two floats); where these are not finite, θ is the array code's."""
+    if hasattr(backend, "price"):
+        own: tuple[Array, Array] = backend.price(*given[:4], given.costs)
+        return own
     pair: Any = _price(backend, given)
     price = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)
@@ -170,12 +174,16 @@ def _theta_again(some: Given) -> Array:
 
 
 def _price_back(
-    _: object, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
+    backend: Backend, given: Given[Tensor], cotangent: Tensor, pair: Tensor, of_costs: int
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: w = F′ and p = F at z = (x − θc)/T
     give, by Σ c·p = B, dθ/dx = cw/Σc²w, dθ/dc = (Tp − θcw)/Σc²w, dθ/dB = −T/Σc²w and
     dθ/dT = −Σcwz/Σc²w.
     """
+    if hasattr(backend, "price_gradients"):
+        own = pair, *given[1:4], given.costs, bool(of_costs)
+        in_scores, in_costs, in_rows = backend.price_gradients(given.scores, cotangent, *own)
+        return in_scores, in_costs, *(each.clone() for each in in_rows)
     tensors: tuple[Tensor, ...] = given.scores, given.costs, given.temperature
     x, costs, t = (tensor.double() for tensor in tensors)
     price, t = pair.double().sum(0)[..., None], t[..., None]
@@ -223,7 +231,7 @@ def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, .
     """Return the value and, if `slopes`, the weights, θ as two floats and the slope in T."""
     weights, theta = _weights(backend, given) if slopes else (None, _price(backend, given))
     values = backend.values(given.scores, theta, *given[1:4], given.costs)
-    if np.isnan(in_memory(theta)[1]).any():
+    if not hasattr(backend, "price") and np.isnan(in_memory(theta)[1]).any():
         _finished(values[0], given, theta, answers.value)
     if not slopes:
         return (values[0].clone() if hasattr(values, "clone") else values[0]), None, None, None
@@ -231,7 +239,7 @@ def _value(backend: Backend, given: Given, slopes: int) -> tuple[Array | None, .
 
 
 def _value_back(
-    _: object,
+    backend: Backend,
     given: Given[Tensor],
     cotangent: Tensor,
     weights: Tensor,
@@ -239,6 +247,10 @@ def _value_back(
     in_t: Tensor,
 ) -> tuple[Tensor | None, ...]:
     """Return the cotangents of scores, costs, budget and T: p, −θp, θ and −ΣΩ(p)."""
+    if hasattr(backend, "value_gradients"):
+        own = weights, theta, in_t, *given[1:4], given.costs
+        in_scores, in_costs, in_rows = backend.value_gradients(given.scores, cotangent, *own)
+        return in_scores, in_costs, *(each.clone() for each in in_rows)
     in_x = cotangent[..., None] * weights
     slopes = in_x, -theta[0][..., None] * in_x, cotangent * theta[0], cotangent * in_t
     return _mended(answers.value, given, cotangent, ~theta.isfinite().all(0), slopes)

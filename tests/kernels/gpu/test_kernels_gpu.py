@@ -24,6 +24,9 @@ try:
     from kofn.kernels.gpu.choice import programs as choices
     from kofn.kernels.gpu.choice import ranked as ranks
     from kofn.kernels.gpu.choice import truncated as sets
+    from kofn.kernels.gpu.knapsack import fill as purchases
+    from kofn.kernels.gpu.knapsack import launch as gpu_knapsack
+    from kofn.kernels.gpu.knapsack import programs as knapsacks
     from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, margins, one_program
     from kofn.kernels.gpu.rows import launch as gpu
     from kofn.kernels.gpu.rows.own import own_of
@@ -41,9 +44,11 @@ full = pytest.mark.full
     ("names", "marked"),
     [
         (("rows", "odd_rows", "bounds", "subsets", "own"), "not full"),
-        (("losses", "choices", "sets", "thresholds", "quantiles"), "not full"),
+        (("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"), "not full"),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
-        pytest.param(("bounds", "subsets", "losses", "own"), "full", marks=pytest.mark.full),
+        pytest.param(
+            ("bounds", "subsets", "losses", "own", "knapsacks"), "full", marks=pytest.mark.full
+        ),
     ],
     ids=["part of rows", "part", "rest of rows", "rest"],
 )
@@ -277,6 +282,42 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
         own = "*i64" if more.get("LABELS") else "*fp32"
         types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")
     found, code = compiled(kernel, sm, warps, options, entries=entries, types=types, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+WITH_COSTS = (
+    (knapsacks.forward, formulas.SERVED, dict(WRITE=True)),
+    (knapsacks.forward, formulas.SERVED, dict(WRITE=False)),
+    (knapsacks.backward, formulas.SERVED, dict(OF_COSTS=True, OF_PRICE=False)),
+    (knapsacks.backward, formulas.SERVED, dict(OF_COSTS=True, OF_PRICE=True)),
+    (knapsacks.values, formulas.SERVED, {}),
+    (knapsacks.values_back, (None,), {}),
+    (purchases.fill, (None,), {}),
+)
+OF_COSTS = [
+    (kernel, kind, n, sm, more)
+    for kernel, kinds, more in WITH_COSTS
+    for kind in kinds
+    for n, sm in ((64, 80), (64, 100), (4096, 90))
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "n", "sm", "more"),
+    [
+        pytest.param(*each, id=f"{each[0].__name__}-{'-'.join(map(str, each[1:4]))}-{i}",
+                     marks=() if each[0] is purchases.fill and each[3] == 90 else pytest.mark.full)
+        for i, each in enumerate(OF_COSTS)
+    ],
+)  # fmt: skip
+def test_rows_with_costs_compile_to_registers_alone(kernel, kind, n, sm, more, compiled):
+    """Their scores are float32, those of half precision too: they are cast before."""
+    rows, block, warps = gpu_knapsack.shape_of(n)
+    constants = dict(ROWS=rows, BLOCK=block) | more | ({} if kind is None else dict(KIND=kind))
+    types = {"given": knapsacks.Given(*["*fp32"] * 5, "i32", "i32", "fp32")}
+    options = gpu.options_of(warps, gpu_knapsack.REGISTERS)
+    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)
 

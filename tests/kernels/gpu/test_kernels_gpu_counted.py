@@ -53,10 +53,8 @@ def test_a_map_is_one_launch_forward_and_one_backward():
 
 
 ABOVE = {
-    *("soft_topk, k and T learned", "taylor_softmax", "quantile, temperature", "soft_knapsack"),
-    *("soft_knapsack, costs fixed", "soft_knapsack, hard", "soft_knapsack_threshold"),
-    *("soft_knapsack_value", "soft_assignment", "soft_assignment, hard"),
-    "soft_assignment_prices",
+    *("soft_topk, k and T learned", "taylor_softmax", "quantile, temperature", "soft_assignment"),
+    *("soft_assignment, hard", "soft_assignment_prices"),
 }
 
 

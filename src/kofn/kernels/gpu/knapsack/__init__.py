@@ -1,0 +1,1 @@
+"""Rows whose entries have costs, in a GPU's memory."""

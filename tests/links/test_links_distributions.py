@@ -1,5 +1,6 @@
 """Every function of every link of the table is that of its distribution, by mpmath alone."""
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -62,3 +63,7 @@ def test_every_link_has_its_integrals_and_its_regulariser(link):
     inside = (q > 1e-6) & (q < 1 - 1e-6)
     near(found.omega(q[inside].astype(float)), (z * q - area)[inside], 1e-10)
     np.testing.assert_allclose(found.quantile(q[inside].astype(float)), z[inside], atol=1e-9)
+
+
+def test_a_tail_that_floats_do_not_have_is_0_in_an_oracle():
+    assert at(lambda z: mpmath.exp(-mpmath.exp(-z)), np.array([-20.0])) == 0

@@ -11,6 +11,8 @@ from mpmath import exp, mpf
 
 DIGITS = 60
 EQUAL = mpf(10) ** -30
+FAINT = mpf(10) ** -4900
+"""NumPy warns of less, which 80-bit floats do not have; a tail may fall as e^−e^−z."""
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -90,5 +92,6 @@ def at(function: Function, z: np.ndarray) -> np.ndarray:
     """A function of arrays, in 80-bit floats."""
     flat = np.asarray(z).ravel()
     with mpmath.workdps(DIGITS):
-        found = [np.longdouble(mpmath.nstr(function(mpf(str(a))), 25)) for a in flat]
+        exact = (function(mpf(str(a))) for a in flat)
+        found = [np.longdouble(mpmath.nstr(a, 25) if abs(a) > FAINT else 0) for a in exact]
     return np.array(found, np.longdouble).reshape(np.shape(z))

@@ -87,7 +87,7 @@ def special(x: ArrayT) -> Special[ArrayT]:
 def dtype_name(x: Array) -> str:
     name = str(x.dtype).rpartition(".")[2]
     # ">f8" is NumPy's float64 in the other order of bytes; `contiguous` makes it native.
-    return x.dtype.name if name[0] in "<>" else name  # type: ignore[union-attr]
+    return x.dtype.name if name[0] in "<>" else name  # type: ignore[attr-defined]
 
 
 def compute_dtype(x: Array) -> DType:

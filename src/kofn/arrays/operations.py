@@ -298,7 +298,7 @@ def take_along_first(x: Array, numbers: Array) -> Array:
 
 def copied(x: ArrayT) -> ArrayT:
     """Return `x` in memory that nobody else has."""
-    return x.clone() if is_torch(x) else x.copy()  # type: ignore[return-value]  # of its kind
+    return x.clone() if is_torch(x) else x.copy()  # type: ignore[return-value,union-attr]  # of its kind
 
 
 def without_deleted(scores: ArrayT) -> ArrayT:
@@ -307,7 +307,7 @@ def without_deleted(scores: ArrayT) -> ArrayT:
     They themselves, if their least number tells that none does: to find it takes less than a copy.
     """
     if is_at_hand(scores) and 0 not in scores.shape:
-        least = (scores.detach() if is_torch(scores) else scores).min()  # type: ignore[union-attr]
+        least = (scores.detach() if is_torch(scores) else scores).min()
         if bool((least == least) & ~deleted(least)):
             return scores
     return namespace(scores).where(deleted(scores), -math.inf, scores)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from kofn.arrays.protocols import Array as AnArray
+    from kofn.arrays.protocols import Array as Array
     from kofn.arrays.protocols import ArrayOf as ArrayOf
     from kofn.arrays.protocols import Axis as Axis
     from kofn.arrays.protocols import DType as DType
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kofn.arrays.protocols import Namespace as Namespace
     from kofn.arrays.protocols import Number as Number
     from kofn.arrays.protocols import Special as Special
-
-    Array = AnArray | np.ndarray[Any, Any]
 else:  # to make protocols of so many methods takes a millisecond of every import of kofn
     Array = Axis = DType = FloatInfo = Namespace = Number = Special = object
 
@@ -32,7 +30,7 @@ ArrayT_co = TypeVar("ArrayT_co", bound="ArrayOf[Any] | np.ndarray[Any, Any]", co
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
-    KindT = WithDefault("KindT", bound=AnArray, covariant=True, default=Array)
+    KindT = WithDefault("KindT", bound=Array, covariant=True, default=Array)
     """The same for a class whose name alone, without a kind, stands for any arrays."""
 else:
     KindT = TypeVar("KindT", covariant=True)

@@ -86,7 +86,7 @@ def topk(
             kept = take_along_last(playing, indices)
             entries = take_along_last(rows, indices)
             values = form.xp.where(kept, entries, outermost(rows, greatest=smallest))
-    return TopK(_back(cast(values, x.dtype), form), _back(indices, form))  # type: ignore[arg-type]  # of its kind
+    return TopK(_back(cast(values, x.dtype), form), _back(indices, form))
 
 
 def _back(values: ArrayT, form: Form) -> ArrayT:

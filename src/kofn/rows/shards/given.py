@@ -127,7 +127,7 @@ def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float 
     if type(k) in NUMBERS or framework(k) is None:
         number = check_number("k", k, low=0.0, allowed="a number in [0, n]")
         return number, torch.full(batch, number, dtype=torch.float64, device=like.device)
-    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])  # type: ignore[union-attr]  # of torch
+    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])  # type: ignore[attr-defined]  # of torch
     return None, torch.where(per_row >= 0, per_row, math.nan)  # type: ignore[call-overload]  # of torch
 
 

@@ -56,7 +56,7 @@ def rows_of(shards: Shards, known: Statistics | Counts) -> Rows:
     x = shards.scores
     live, top = _in_play(x.detach())
     both = k_and_top_weight(shards.k, known.top)
-    k, weight = (one.to(x.dtype) for one in both)  # type: ignore[union-attr]  # of torch
+    k, weight = (one.to(x.dtype) for one in both)  # type: ignore[attr-defined]  # of torch
     scores = torch.where(live, x, -math.inf)
     return Rows(scores, live, top, k, weight, shards.temperature, shards.link, known)
 

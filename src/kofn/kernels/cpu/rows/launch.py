@@ -90,8 +90,9 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD_ROWS
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    first = layout.APPROACH if short else "evaluate"
-    instead = {"first_evaluation": first} if is_bounded(kind) else {}  # nothing to prepare
+    instead = {}
+    if is_bounded(kind):  # nothing to prepare
+        instead = {"first_evaluation": layout.APPROACH if short else "evaluate"}
     if not short:
         instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kofn.kernels.gpu.knapsack import programs
 from kofn.kernels.gpu.knapsack.fill import fill as fill_rows
+from kofn.kernels.gpu.knapsack.given import Given
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import launch as rows
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
@@ -75,7 +76,7 @@ def price_gradients(
 
 
 def _backward(
-    given: programs.Given, cotangent: Tensor, link: Any, of_costs: bool, of_price: bool
+    given: Given, cotangent: Tensor, link: Any, of_costs: bool, of_price: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     x = given.x_at
     out, in_rows = rows.empty(x, x.shape), rows.empty(x, given.theta_at.shape)
@@ -127,14 +128,14 @@ def _kind(link: Any) -> Any:
 
 def _given(
     x: Tensor, costs: Tensor, budget: Tensor, temperature: Tensor, theta: Tensor, link: Any
-) -> programs.Given:
+) -> Given:
     alpha = 1.5 if link is None or link.alpha is None else link.alpha
     per_row = rows.packed(budget), rows.packed(temperature), rows.packed(theta)
     count = per_row[0].numel()
-    return programs.Given(x, rows.packed(costs), *per_row, count, x.shape[-1], float(alpha))
+    return Given(x, rows.packed(costs), *per_row, count, x.shape[-1], float(alpha))
 
 
-def _launch(kernel: Any, given: programs.Given, arrays: tuple[Tensor, ...], *how: Any) -> None:
+def _launch(kernel: Any, given: Given, arrays: tuple[Tensor, ...], *how: Any) -> None:
     if not given.count:
         return
     each, block, warps = shape_of(given.n)

@@ -305,11 +305,12 @@ def without_deleted(scores: ArrayT) -> ArrayT:
     """Return `scores` with −inf where `kinds.deleted` says that they count as masked.
 
     They themselves, if their least number tells that none does: to find it takes less than a copy.
+    They lie in memory as a copy would, so that the bits of sums are the same.
     """
     if is_at_hand(scores) and 0 not in scores.shape:
         least = (scores.detach() if is_torch(scores) else scores).min()
         if bool((least == least) & ~deleted(least)):
-            return scores
+            return contiguous(scores)
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 

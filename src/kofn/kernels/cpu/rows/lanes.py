@@ -287,13 +287,16 @@ def approach(kind: int, number: Any) -> Pass:
                 moves = (place[6, r] > zero) & (excess != zero)
                 target = target if moves else delta
                 own[0, r], own[1, r], own[2, r] = target, low, high
-                moving += 1 if abs(target - delta) > enough else 0
+                # A row stops by itself: its bits are those that it has among any others.
+                going = abs(target - delta) > enough
+                place[6, r] = one if going else zero
+                moving += 1 if going else 0
             if moving == 0:
                 break
         for r in range(LANES):
             anchor, temperature = into.anchor[r], into.temperature[r]
             moved = rounded(anchor + temperature * own[0, r], size)
-            moved = moved if place[6, r] > zero else anchor
+            moved = moved if own[0, r] != zero else anchor
             by = (moved - anchor) * into.per_t[r]
             into.anchor[r], into.low[r], into.high[r] = moved, into.low[r] - by, into.high[r] - by
         never_unroll()

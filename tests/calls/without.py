@@ -1,5 +1,7 @@
 """Public names that take no arrays, or need what the ordinary tests do not have, and why."""
 
+from support import LINKS
+
 _NO_ARRAYS = "takes numbers and names"
 _SHAPES = "says the shape of what it was made of"
 _STATE = "changes or describes the state of a module"
@@ -19,9 +21,8 @@ WITHOUT_ARRAYS: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
-            *("kofn.Link", "kofn.links.Link", "kofn.links.entmax", "kofn.links.exponential"),
-            *("kofn.links.laplace", "kofn.links.linear", "kofn.links.logistic"),
-            *("kofn.links.normal", "kofn.estimators.TABLE", "kofn.estimators.Distribution"),
+            *("kofn.Link", "kofn.links.Link", *(f"kofn.links.{name}" for name in LINKS)),
+            *("kofn.estimators.TABLE", "kofn.estimators.Distribution"),
             *(f"kofn.estimators.Distribution.{name}" for name in ("log_prob", "sample")),
             *(f"kofn.estimators.Study.{name}" for name in ("enumerated", "relative", "unbiased")),
             *(f"kofn.estimators.RunningMean.{name}_state_dict" for name in ("load",)),

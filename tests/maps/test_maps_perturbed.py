@@ -13,6 +13,7 @@ from kofn import Link, links, perturbed_argmax
 from kofn.maps.perturbed import NOISES
 from support import GRADIENT, WEIGHTS
 
+NAMES = *NOISES, "gumbel"
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
 SCIPY = {
     "normal": stats.norm,
@@ -226,9 +227,7 @@ def test_heavy_tails():
         assert p[0] == pytest.approx(0.5 + math.atan(gap / 2) / math.pi, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "noise", [*NOISES, "gumbel", links.exponential, links.entmax(1.5)], ids=str
-)
+@pytest.mark.parametrize("noise", [*NAMES, links.exponential, links.entmax(1.5)], ids=str)
 def test_laws_of_a_perturbed_argmax(framework, noise, rng):
     x = rng.standard_normal((4, 9)) * 1.5
     x[1, 3] = x[1, 6]

@@ -310,7 +310,7 @@ def without_deleted(scores: ArrayT) -> ArrayT:
     if is_at_hand(scores) and 0 not in scores.shape:
         least = (scores.detach() if is_torch(scores) else scores).min()
         if bool((least == least) & ~deleted(least)):
-            return contiguous(scores)
+            return contiguous(scores) if scores.ndim else scores
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 
 

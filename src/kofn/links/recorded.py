@@ -53,6 +53,7 @@ def target(operator: Operator, constant: Constant, **words: Any) -> tuple[Target
         "log1p": lambda z: named["log"](1 + z),
         "expm1": lambda u: named["exp"](u) - 1,
         "expm2": lambda u: named["exp"](u) - 1 - u,
+        **dict.fromkeys(("reach", "far", "farthest"), lambda z: FAR),
     }
     return Target(named | made | words, rebound), Number
 
@@ -70,6 +71,8 @@ def tail_in_words(kind: Kind, words: Container[str]) -> Formula:
     return formula
 
 
+FAR = 1e30
+"""In place of the infinities of array code, which a graph need not hold."""
 METHODS = {
     **dict(__add__="Add", __sub__="Sub", __mul__="Mul", __truediv__="Div", __neg__="Neg"),
     **dict(__lt__="Less", __gt__="Greater", __le__="LessOrEqual", __ge__="GreaterOrEqual"),

@@ -89,6 +89,10 @@ class TwoTails(OfFormulas, BuiltIn):
     def integral_is_known(self) -> bool:
         return "integral" in self.kinds[0].formulas
 
+    def slope_at(self, p: ArrayT, q: Array) -> ArrayT:
+        """Return F′ where F is p and 1 − F is q, inside of (0, 1)."""
+        return self.pdf(self.kinds[0].called("quantile", p, q))
+
     def log_pdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)
         upper = self.above_half(z)

@@ -113,6 +113,19 @@ def pytest_collect_file():
     return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
+def asked() -> dict[str, str]:
+    """What the environment asks of kofn and of Triton."""
+    return {name: os.environ[name] for name in os.environ if name.startswith(("KOFN_", "TRITON_"))}
+
+
+@pytest.fixture(autouse=True)
+def environment_stays():
+    """No test changes it for others: what runs later in this process would compile something else."""
+    before = asked()
+    yield
+    assert asked() == before, "a test has changed the environment, perhaps by an import"
+
+
 _finished = itertools.count(1)
 
 

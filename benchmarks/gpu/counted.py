@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.functions import FUNCTIONS, Draw, Function
+from benchmarks.gpu.published import ANEW
 
 ROWS, LENGTH = 1024, 64
 ROOT = Path(__file__).parents[2]
@@ -241,19 +242,6 @@ def lines(names: list[str] | None = None, rows: int = ROWS) -> Iterator[Line]:
                 if names is None or function.name in names:
                     yield count(function, tally, rows)
 
-
-ANEW = frozenset(
-    {
-        *("soft_topk, hard", "soft_topk_sum", "log_soft_topk", "log_entmax", "topk_gates"),
-        *("hard_topk", "softmax_loss", "sparsemax_loss", "entmax_loss", "accuracy_loss"),
-        *("epsilon_cross_entropy", "topk_cross_entropy", "topk_loss", "fenchel_young_loss"),
-        *("am_softmax", "arcface", "projection_sparse_simplex", "projection_sparse_vector"),
-        *("metrics.hard_gap", "sparse_softmax", "sparse_softmax, p", "sparse_softmax_loss"),
-        *("quantile", "soft_knapsack", "soft_knapsack, costs fixed", "soft_knapsack, hard"),
-        *("soft_knapsack_threshold", "soft_knapsack_value"),
-    }
-)
-"""Functions that took another road when their times were measured; empty after `make gpu`."""
 
 SCORES = ROWS * LENGTH * 4
 HEAD = (

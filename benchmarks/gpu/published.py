@@ -42,6 +42,19 @@ ROADS = {
 }
 """What runs on a GPU, as README says it."""
 
+ANEW = frozenset(
+    {
+        *("soft_topk, hard", "soft_topk_sum", "log_soft_topk", "log_entmax", "topk_gates"),
+        *("hard_topk", "softmax_loss", "sparsemax_loss", "entmax_loss", "accuracy_loss"),
+        *("epsilon_cross_entropy", "topk_cross_entropy", "topk_loss", "fenchel_young_loss"),
+        *("am_softmax", "arcface", "projection_sparse_simplex", "projection_sparse_vector"),
+        *("metrics.hard_gap", "sparse_softmax", "sparse_softmax, p", "sparse_softmax_loss"),
+        *("quantile", "soft_knapsack", "soft_knapsack, costs fixed", "soft_knapsack, hard"),
+        *("soft_knapsack_threshold", "soft_knapsack_value"),
+    }
+)
+"""Functions that took another road when their times were measured; empty after `make gpu`."""
+
 
 def roads() -> Iterator[str]:
     """Yield the lines of README's table: what computes a function, in how many launches."""

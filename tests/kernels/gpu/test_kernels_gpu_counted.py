@@ -70,7 +70,7 @@ def test_what_is_above_its_bound_is_known():
 
 
 def test_roads_that_are_new_have_no_times():
-    from benchmarks.gpu.counted import ANEW
+    from benchmarks.gpu.published import ANEW
 
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines_of_the_page()}
     assert all(not "".join(cells[name][9:11]).strip() for name in ANEW)

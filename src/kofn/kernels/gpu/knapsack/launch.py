@@ -33,7 +33,7 @@ def weights(
     x = rows.packed(x)
     out, theta = rows.empty(x, x.shape), rows.empty(x, (2, *x.shape[:-1]))
     given = _given(x, costs, budget, temperature, theta, link)
-    _launch(programs.forward, given, (out, theta), _kind(link), True)
+    _launch(programs.forward, given, (out, theta), kind_of_rows(link), True)
     return out, theta, False
 
 
@@ -44,7 +44,7 @@ def price(
     x = rows.packed(x)
     theta, answer = rows.empty(x, (2, *x.shape[:-1])), rows.empty(x, x.shape[:-1])
     given = _given(x, costs, budget, temperature, theta, link)
-    _launch(programs.forward, given, (x, answer), _kind(link), False)
+    _launch(programs.forward, given, (x, answer), kind_of_rows(link), False)
     return answer, theta
 
 
@@ -83,7 +83,7 @@ def _backward(
     in_costs = rows.empty(x, x.shape) if of_costs else None
     # An array that nobody touches stands for one that is not there.
     arrays = rows.packed(cotangent), out, x if in_costs is None else in_costs, in_rows
-    _launch(programs.backward, given, arrays, _kind(link), bool(of_costs), of_price)
+    _launch(programs.backward, given, arrays, kind_of_rows(link), bool(of_costs), of_price)
     return out, in_costs, in_rows
 
 
@@ -94,7 +94,7 @@ def values(
     x = rows.packed(x)
     out = rows.empty(x, (2, *x.shape[:-1]))
     given = _given(x, costs, budget, temperature, theta, link)
-    _launch(programs.values, given, (out,), _kind(link))
+    _launch(programs.values, given, (out,), kind_of_rows(link))
     return out
 
 
@@ -120,10 +120,6 @@ def fill(x: Tensor, costs: Tensor, budget: Tensor, temperature: Tensor) -> tuple
     given = _given(x, costs, budget, temperature, budget, None)
     _launch(fill_rows, given, (out,))
     return out, None
-
-
-def _kind(link: Any) -> Any:
-    return kind_of_rows(link)
 
 
 def _given(

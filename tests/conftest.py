@@ -120,7 +120,7 @@ def asked() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def environment_stays():
-    """No test changes it for others: what runs later in this process would compile something else."""
+    """No test changes it for others: what runs later in this process would compile other code."""
     before = asked()
     yield
     assert asked() == before, "a test has changed the environment, perhaps by an import"

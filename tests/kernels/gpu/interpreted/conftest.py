@@ -98,7 +98,7 @@ def shapes_made_once():
         return alike(self, lhs, rhs, *options, **named)
 
     def block_of(self, number, like):
-        key = number, id(like.shape)  # which `blocks` keeps
+        key = str(number), id(like.shape)  # which `blocks` keeps; −0.0 is another number than 0.0
         if key not in numbers:
             numbers[key] = alike(self, like, number)[1]
         return numbers[key]

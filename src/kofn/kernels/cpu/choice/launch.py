@@ -18,7 +18,7 @@ from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
 from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, room_of, room_of_choices
 from kofn.kernels.cpu.runtime import half, native, pool
-from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, HEAD, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
 from kofn.kernels.cpu.runtime.memory import memory_of, per_row
 from kofn.kernels.cpu.runtime.native import Code
@@ -175,6 +175,8 @@ def _offer(
     words = array("q", (0, 0, count, chunk, n, *places))
     job, run, kept = words, native.function(code), None
     if half.is_half(x):
+        if cleared is not None:  # a team counts from 0
+            cleared = *cleared, range(room, room + min(HEAD, team_room(n)))
         job, kept, room = _job_of_halves(code, words, x, room)
         run = native.function(half.DRIVER)
     pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep), cleared)
@@ -194,6 +196,7 @@ def _job_of_halves(
         modes, out_at = [*modes, in_slot(ANSWERS)], others[0]
     else:
         modes += [8, 4 * n, 4, *[COPIED] * 4]
-    place = half.room_of(max(room, team_room(n)), len(words), n * min(chunk, count), 2)
+    place = half.room_of(room + team_room(n), len(words), n * min(chunk, count), 2)
     step = half.Step(native.address(code), words, array("q", modes))
-    return *half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 0), place.width
+    job, kept = half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 8 * room)
+    return job, kept, place.width

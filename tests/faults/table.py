@@ -137,7 +137,7 @@ FAULTS = (
     # Numbers: types, ranges, digits.
     Fault(
         "a temperature per row may be too small for its dtype",
-        "rows/given.py",
+        "rows/numbers.py",
         "clip(t, floor, ceiling), math.nan)",
         "clip(t, 0.0, ceiling), math.nan)",
         ("test_maps_edges.py",),

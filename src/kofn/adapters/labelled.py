@@ -17,7 +17,8 @@ from kofn.arrays import torch as of_torch
 from kofn.links import table
 from kofn.operations.losses import LOSS
 from kofn.operations.operation import Operation
-from kofn.rows.given import NUMBERS, ONE, given_for_kernels
+from kofn.rows.given import ONE, given_for_kernels
+from kofn.rows.numbers import NUMBERS
 
 MOST = 256
 """Calls that are kept; before there are more, all are forgotten."""

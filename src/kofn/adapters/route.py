@@ -25,7 +25,8 @@ from kofn.formulas import choice
 from kofn.links.link import Link
 from kofn.operations.choice import HARD
 from kofn.operations.operation import Operation
-from kofn.rows.given import TEMPERATURES, Given, given_again
+from kofn.rows.given import Given, given_again
+from kofn.rows.numbers import TEMPERATURES
 from kofn.solver.reductions import DENSE
 
 

@@ -15,7 +15,8 @@ from kofn.arrays import torch as of_torch
 from kofn.links import table
 from kofn.operations.choice import GATES
 from kofn.operations.operation import Operation
-from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
+from kofn.rows.given import ONE, Given, given_for_kernels
+from kofn.rows.numbers import NUMBERS
 
 MOST = 256
 """Calls that are kept; before there are more, all are forgotten."""

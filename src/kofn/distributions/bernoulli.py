@@ -26,7 +26,8 @@ from kofn.arrays.typing import ArrayT
 from kofn.distributions.base import Discrete
 from kofn.distributions.probabilities import logits_of
 from kofn.links.safe_math import softplus
-from kofn.rows.given import temperature_of, without_deleted
+from kofn.rows.given import without_deleted
+from kofn.rows.numbers import temperature_of
 
 __all__ = ["Bernoulli"]
 

@@ -13,7 +13,7 @@ from kofn.arrays.without_onnx import refuse
 from kofn.distributions.base import OverRows
 from kofn.distributions.categorical import Categorical, gumbel_softmax
 from kofn.distributions.probabilities import log, logits_of
-from kofn.rows.given import temperature_of
+from kofn.rows.numbers import temperature_of
 
 __all__ = ["RelaxedOneHot"]
 

@@ -32,7 +32,8 @@ from kofn.arrays.operations import (
     top_indices,
 )
 from kofn.kernels.contract import SMALLEST
-from kofn.rows.given import NUMBERS, Given
+from kofn.rows.given import Given
+from kofn.rows.numbers import NUMBERS
 from kofn.solver.reductions import DENSE, Reductions
 
 

@@ -27,7 +27,8 @@ from kofn.operations.losses import LOSS, target_of
 from kofn.operations.margins import MARGINED
 from kofn.operations.rated import MISSED, MISSED_LOGS, RATED, RATED_SETS
 from kofn.operations.truncated import TRUNCATED_LOSS
-from kofn.rows.given import NUMBERS, ONE, Given, given_for_kernels
+from kofn.rows.given import ONE, Given, given_for_kernels
+from kofn.rows.numbers import NUMBERS
 from kofn.solver.reductions import DENSE
 
 

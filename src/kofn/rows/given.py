@@ -9,34 +9,20 @@ k is the budget, and what +inf costs comes off it.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple
 
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import (
-    check_broadcasts,
-    check_k,
     check_mask,
-    check_number,
-    check_per_row,
-    check_real,
-    check_same_kind,
-    check_temperature,
 )
 from kofn.arrays.flow import alike
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (
-    EPSILONS,
-    GREATEST,
-    SMALLEST_NORMAL,
     Array,
     adopt,
-    as_array,
-    beside,
     cast,
-    cast_like,
     clip,
     deleted,
     dtype_name,
@@ -45,23 +31,22 @@ from kofn.arrays.kinds import (
     is_jax,
     is_torch,
     namespace,
-    quiet,
 )
 from kofn.arrays.operations import without_deleted as without_deleted
-from kofn.arrays.typing import ArrayT, KindT, Number
-from kofn.kernels.contract import kind_of
+from kofn.arrays.typing import ArrayT, KindT
 from kofn.links.link import Link
+from kofn.rows.numbers import (
+    NUMBERS,
+    TEMPERATURES,
+    budget_of,
+    costs_of,
+    k_and_temperature,
+    link_of,
+    temperature_or_number,
+)
 from kofn.solver.reductions import DENSE, Reductions
 
-# The least and the greatest usable temperatures; see `temperature_of`. Keyed by dtype name, because
-# that is fast and NumPy has no bfloat16.
-TEMPERATURES = {
-    name: (SMALLEST_NORMAL[name] / eps, GREATEST[name] * eps) for name, eps in EPSILONS.items()
-}
-
 HALF_TYPES = ("float16", "bfloat16")
-
-NUMBERS = (int, float)  # what most callers give, and cheaper to ask for than for an array
 
 ONE: Any = object()
 """As k, the choice of one entry; of none along an empty dimension."""
@@ -190,19 +175,19 @@ def _checked(
     if n == 0:  # one excluded entry, so that a row has a minimum; in the graph of the scores
         x = form.xp.sum(x, axis=-1)[..., None] - math.inf  # type: ignore[assignment]  # of its kind
     link, half = link.inner, form.dtype_name in HALF_TYPES
+    k = min(1, n) if k is ONE else k
     only_numbers = type(k) in NUMBERS and type(temperature) in NUMBERS
     # Arrays per row get the dtype of `like`, which is then not of half precision.
     only_numbers = only_numbers and link.alpha is None and costs is None
     like = form.rows(x[:0]) if half and not only_numbers else x
     if link.alpha is not None:
-        link = _link_of(link, batch, like, form.dim)
+        link = link_of(link, batch, like, form.dim)
     if costs is not None:
         costs, k = costs_of(costs, scores, x, form), budget_of(k, batch, like, form.dim)
-    elif k is ONE or type(k) in NUMBERS:
-        k = check_k(min(1, n) if k is ONE else k, n * shards)
+        t = temperature_or_number(temperature, batch, like, form.dim, wide=half)
     else:
-        k = _k_of(k, batch, n * shards, like, form.dim)
-    t = temperature_or_number(temperature, batch, like, form.dim, wide=half)
+        numbers = batch, n * shards, like, form.dim, half
+        k, t = k_and_temperature(k, temperature, *numbers)
     return Given(x, k, t, link, form, costs)
 
 
@@ -215,7 +200,7 @@ def given_again(x: ArrayT, k: Array, temperature: Array, link: Link) -> Given[Ar
     form = Form(str(framework(x)), x.dtype, name, x.shape, -1)
     link = link.inner
     if link.alpha is not None:
-        link = _link_of(link, batch, x, -1)
+        link = link_of(link, batch, x, -1)
     k = xp.where((k >= 0) & (k <= x.shape[-1]), k, math.nan)
     floor, ceiling = TEMPERATURES[name]
     good = (temperature > 0) & (temperature < math.inf)
@@ -297,100 +282,3 @@ def weights_in_play(
         return p, xp.ones_like(p, dtype=xp.bool), form
     playing = last_mask(mask, weights, form, "weights")
     return xp.where(playing, p, 0.0), playing, form
-
-
-def _k_of(k: object, batch: tuple[int, ...], n: int, x: Array, dim: int) -> Number:
-    """Return k as a number, or per row: NaN where an array of k is below 0 or above n."""
-    if framework(k) is None:
-        return check_k(k, n)
-    per_row = _spread(_per_row("k", k, batch, x, dim), batch, x)
-    return namespace(x).where((per_row >= 0) & (per_row <= n), per_row, math.nan)
-
-
-def costs_of(costs: object, scores: Array, x: Array, form: Form) -> Array:
-    """Return what each entry of the rows x costs."""
-    if framework(costs) is None:
-        number = check_number("costs", costs, low=0.0, allowed="a finite number ≥ 0")
-        return full_like(x, tuple(x.shape), number)
-    costs = check_same_kind("costs", costs, scores)
-    check_real("costs", costs)
-    shape = tuple(scores.shape)
-    check_broadcasts("costs", tuple(costs.shape), shape, "the shape of scores")
-    spread = form.turned(form.xp.broadcast_to(cast_like(adopt(costs, scores), x), shape))
-    return spread if form.n else form.xp.sum(spread, axis=-1)[..., None]
-
-
-def budget_of(budget: object, batch: tuple[int, ...], x: Array, dim: int) -> Array:
-    """Return what may be spent per row: NaN where an array of budgets is below 0."""
-    if framework(budget) is None:
-        if not (isinstance(budget, float) and budget == math.inf):
-            budget = check_number("budget", budget, low=0.0, allowed="a number ≥ 0")
-        return full_like(x, batch, budget)
-    one, xp = adopt(_per_row("budget", budget, batch, x, dim), x), namespace(x)
-    return _spread(xp.where(one >= 0, one, math.nan), batch, x)
-
-
-def temperature_of(temperature: object, batch: tuple[int, ...], x: ArrayT) -> ArrayT:
-    """Return T per row, limited so that T·eps is a normal number and T·F⁻¹ does not overflow.
-
-    Beyond the limits (1e-31 and 4e31 in float32) the map equals the hard top-k, or k/n, exactly.
-    """
-    t = temperature_or_number(temperature, batch, x)
-    return full_like(x, batch, t) if isinstance(t, float) else t  # type: ignore[return-value]  # of its kind
-
-
-def temperature_or_number(
-    temperature: object,
-    batch: tuple[int, ...],
-    x: Array,
-    dim: int | None = None,
-    wide: bool = False,
-) -> Number:
-    """Return `temperature_of`, or, if T is given as a number, that for all rows.
-
-    With `wide`, x may be of half precision, and numbers are of its compute dtype.
-    """
-    floor, ceiling = TEMPERATURES["float32" if wide else dtype_name(x)]
-    if type(temperature) in NUMBERS or framework(temperature) is None:
-        return min(max(check_temperature(temperature), floor), ceiling)
-    xp = namespace(x)
-    temperature = _per_row("temperature", temperature, batch, x, dim)
-    with quiet(x):
-        t = _spread(temperature, batch, x)
-    # Checked before the cast: a float64 temperature that float32 rounds to 0 is valid.
-    good = _spread((temperature > 0) & (temperature < math.inf), batch, x, flags=True)
-    return xp.where(good, clip(t, floor, ceiling), math.nan)
-
-
-def _link_of(link: Link, batch: tuple[int, ...], x: Array, dim: int) -> Link:
-    if framework(link.alpha) is None:
-        as_number = not is_jax(x) or link.alpha in (1.0, 1.5, 2.0) or _served(link)
-        return link if as_number else link.with_alpha(full_like(x, batch, link.alpha))
-    alpha = _spread(_per_row("alpha", link.alpha, batch, x, dim), batch, x)
-    good = (alpha >= 1) & (alpha < math.inf)
-    return link.with_alpha(namespace(x).where(good, alpha, math.nan))
-
-
-def _served(link: Link) -> bool:
-    """Return whether kernels on a CPU may serve a JAX array, which need α as a number.
-
-    Then a program is compiled for each α, which takes a second. To compile array code takes ten, so
-    there α is an array, and one program serves all.
-    """
-    served = kind_of(link) is not None and kernels.wanted()
-    return served and sys.modules["jax"].default_backend() == "cpu"
-
-
-def _per_row(name: str, value: object, batch: tuple[int, ...], x: Array, dim: int | None) -> Array:
-    """Return an array argument, checked to broadcast to the batch shape."""
-    array = check_same_kind(name, value, x)
-    check_real(name, array)
-    return check_per_row(name, array, batch, dim)
-
-
-def _spread(value: Array, batch: tuple[int, ...], x: Array, flags: bool = False) -> Array:
-    """Return an array of the batch shape, on the device of x and in its dtype, unless of flags."""
-    # Arithmetic turns NumPy arrays without dimensions into scalars.
-    value = as_array(value)
-    spread = beside(adopt(value, x), x) if flags else cast_like(value, x)
-    return spread if tuple(spread.shape) == batch else namespace(x).broadcast_to(spread, batch)

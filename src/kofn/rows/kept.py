@@ -25,7 +25,8 @@ from kofn.arrays.kinds import (
 from kofn.arrays.operations import arange, as_indices
 from kofn.arrays.tracing import at_hand
 from kofn.links import exponential
-from kofn.rows.given import NUMBERS, Given, temperature_or_number, without_deleted
+from kofn.rows.given import Given, without_deleted
+from kofn.rows.numbers import NUMBERS, temperature_or_number
 from kofn.rows.segments.form import ids_of_ptr
 from kofn.rows.segments.given import segment_given
 

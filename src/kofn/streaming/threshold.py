@@ -13,7 +13,7 @@ import numpy as np
 
 from kofn.arrays.kinds import Array, deleted
 from kofn.links.link import BuiltIn, Link
-from kofn.rows.given import TEMPERATURES
+from kofn.rows.numbers import TEMPERATURES
 from kofn.solver.neighbours import Place
 from kofn.solver.plateau import at_end
 from kofn.solver.reductions import DenseRows

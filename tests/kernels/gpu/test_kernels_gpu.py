@@ -29,6 +29,7 @@ try:
     from kofn.kernels.gpu.knapsack import programs as knapsacks
     from kofn.kernels.gpu.rows import answers, formulas, losses, many_programs, margins, one_program
     from kofn.kernels.gpu.rows import launch as gpu
+    from kofn.kernels.gpu.rows import numbers as per_row_numbers
     from kofn.kernels.gpu.rows.own import own_of
     from kofn.kernels.gpu.subsets import launch as gpu_subsets
     from kofn.kernels.gpu.subsets import programs
@@ -44,10 +45,15 @@ full = pytest.mark.full
     ("names", "marked"),
     [
         (("rows", "odd_rows", "bounds", "subsets", "own"), "not full"),
-        (("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"), "not full"),
+        (
+            ("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks", "per_row"),
+            "not full",
+        ),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(
-            ("bounds", "subsets", "losses", "own", "knapsacks"), "full", marks=pytest.mark.full
+            ("bounds", "subsets", "losses", "own", "knapsacks", "per_row"),
+            "full",
+            marks=pytest.mark.full,
         ),
     ],
     ids=["part of rows", "part", "rest of rows", "rest"],
@@ -282,6 +288,29 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
         own = "*i64" if more.get("LABELS") else "*fp32"
         types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")
     found, code = compiled(kernel, sm, warps, options, entries=entries, types=types, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("limit", number) for number in ("*fp32", "*fp64", "*bf16", "*i64", "*u8")),
+        *(("limit_back", number) for number in ("*fp32", "*fp64", "*bf16")),
+    ],
+)
+@pytest.mark.parametrize(
+    "capability", [80, *(pytest.param(sm, marks=pytest.mark.full) for sm in (90, 100))]
+)
+def test_numbers_per_row_compile_to_registers_alone(name, number, capability, compiled):
+    """Of every type, and as they lie: what a user gives need not be aligned."""
+    tensors = dict.fromkeys(("k_at", "t_at"), number if name == "limit" else "*fp32")
+    answers_ = dict.fromkeys(("k_out_at", "t_out_at"), "*fp32" if name == "limit" else number)
+    types = dict.fromkeys(("k_step", "t_step"), "i32") | tensors | answers_
+    types |= dict(n="fp32", least="fp32", greatest="fp32", inside_at="*i8")
+    constants = dict(OF_K=True, OF_T=True, BLOCK=gpu.EACH)
+    kernel = getattr(per_row_numbers, name)
+    found, code = compiled(kernel, capability, 4, gpu.options_of(4), types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert not re.search(r"\b(LDL|STL)\b", code)
 

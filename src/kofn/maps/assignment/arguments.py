@@ -37,7 +37,8 @@ from kofn.arrays.kinds import (
 from kofn.arrays.tracing import is_at_hand, is_known
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import TOLERANCE
-from kofn.rows.given import TEMPERATURES, without_deleted
+from kofn.rows.given import without_deleted
+from kofn.rows.numbers import TEMPERATURES
 
 
 class Matrices(NamedTuple):

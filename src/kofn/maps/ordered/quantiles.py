@@ -46,7 +46,8 @@ from kofn.maps.ordered.interpolated import (
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
 from kofn.operations.quantiles import QUANTILE
-from kofn.rows.given import NUMBERS, last_mask
+from kofn.rows.given import last_mask
+from kofn.rows.numbers import NUMBERS
 
 __all__ = ["quantile"]
 

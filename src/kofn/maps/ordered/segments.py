@@ -25,7 +25,8 @@ from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.interpolated import LONG, Interpolation, mirrored, quantiles, wanted
 from kofn.maps.ordered.largest import TopK
 from kofn.operations.topk import THETA
-from kofn.rows.given import Given, temperature_of, without_deleted
+from kofn.rows.given import Given, without_deleted
+from kofn.rows.numbers import temperature_of
 from kofn.rows.segments.form import SegmentForm, form_of_segments
 from kofn.rows.segments.given import mask_of
 from kofn.rows.segments.ordered import Ordered, in_column, ordered, states_of

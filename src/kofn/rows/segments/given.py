@@ -19,14 +19,8 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.typing import ArrayT, Number
 from kofn.links.link import Link
-from kofn.rows.given import (
-    HALF_TYPES,
-    NUMBERS,
-    Given,
-    temperature_of,
-    temperature_or_number,
-    without_deleted,
-)
+from kofn.rows.given import HALF_TYPES, Given, without_deleted
+from kofn.rows.numbers import NUMBERS, temperature_of, temperature_or_number
 from kofn.rows.segments.form import SegmentForm, form_of_segments
 
 

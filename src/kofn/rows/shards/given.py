@@ -13,17 +13,14 @@ from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import framework, full_like
 from kofn.arrays.torch.state import is_eager, is_recorded
 from kofn.links.link import Link
-from kofn.rows.given import (
+from kofn.rows.given import ONE, Given, last_mask, without_deleted
+from kofn.rows.numbers import (
     NUMBERS,
-    ONE,
-    Given,
-    _per_row,
-    _spread,
     budget_of,
     costs_of,
-    last_mask,
+    per_row_of,
+    spread,
     temperature_or_number,
-    without_deleted,
 )
 from kofn.rows.shards.asked import Asked
 from kofn.rows.shards.header import NONE, Arguments, handshake
@@ -106,7 +103,7 @@ def _checked(over: GroupRows, scores: Any, dim: int, asked: Asked) -> Shards:
     like = x.detach()
     inner = link.inner
     if framework(inner.alpha) is not None:
-        alpha = _spread(_per_row("alpha", inner.alpha, batch, like, form.dim), batch, like)
+        alpha = spread(per_row_of("alpha", inner.alpha, batch, like, form.dim), batch, like)
         inner = inner.with_alpha(torch.where((alpha >= 1) & (alpha < math.inf), alpha, math.nan))  # type: ignore[call-overload]  # of torch
     if costs is None:
         number, per_row = k_of(k, batch, like, form.dim)
@@ -127,7 +124,7 @@ def k_of(k: Any, batch: tuple[int, ...], like: Tensor, dim: int) -> tuple[float 
     if type(k) in NUMBERS or framework(k) is None:
         number = check_number("k", k, low=0.0, allowed="a number in [0, n]")
         return number, torch.full(batch, number, dtype=torch.float64, device=like.device)
-    per_row = _spread(_per_row("k", k, batch, like, dim).double(), batch, like.double()[..., :0])  # type: ignore[attr-defined]  # of torch
+    per_row = spread(per_row_of("k", k, batch, like, dim).double(), batch, like.double()[..., :0])  # type: ignore[attr-defined]  # of torch
     return None, torch.where(per_row >= 0, per_row, math.nan)  # type: ignore[call-overload]  # of torch
 
 

@@ -18,7 +18,8 @@ from kofn.arrays.unfit import refuse_unfit
 from kofn.maps.assignment.arguments import check_margin, refuse_unmet, summing_to, tolerance_of
 from kofn.maps.assignment.margins import Open, closed, closing, impossible
 from kofn.maps.assignment.sight import apart
-from kofn.rows.given import TEMPERATURES, without_deleted
+from kofn.rows.given import without_deleted
+from kofn.rows.numbers import TEMPERATURES
 from kofn.streaming.blocks import BLOCK, Pages, in_memory
 
 LARGE = 1 << 22

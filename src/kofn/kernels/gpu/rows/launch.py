@@ -6,6 +6,7 @@ alone, so a row's answer does not depend on how many others there are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import cos, sin
 from typing import Any, NamedTuple
@@ -290,6 +291,49 @@ def _backward_in_parts(
     launch(many_programs.gradients, grid, given, (*arrays, *answers), constants, options)
 
 
+def limited(
+    k: Tensor | float, t: Tensor | float, n: int, limits: tuple[float, float]
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Return k and T per row as float32, None for a number; whether they are in range, (2, …)."""
+    dtypes = [torch.float32 if isinstance(one, Tensor) else None for one in (k, t)]
+    like = k if isinstance(k, Tensor) else t
+    inside = empty(like, (2, *like.shape), torch.bool)  # type: ignore[arg-type,union-attr]
+    return *_limit("limit", (k, t), dtypes, inside, (float(n), *limits)), inside
+
+
+def limited_gradients(
+    inside: Tensor, cotangents: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the cotangents of the tensors from those of k and T, of which some may be None."""
+    wanted = [None if g is None else dtype for g, dtype in zip(cotangents, dtypes, strict=True)]
+    return _limit("limit_back", cotangents, wanted, inside, (0.0, 0.0, 0.0))
+
+
+def _limit(name: str, numbers: Any, dtypes: Any, inside: Tensor, limits: Any) -> Any:
+    """Return what a kernel of numbers.py writes for numbers that have a dtype; None for others."""
+    from kofn.kernels.gpu.rows import numbers as of_numbers
+
+    # An array that nobody touches stands for one that is not there.
+    given = [inside if dtype is None else one for one, dtype in zip(numbers, dtypes, strict=True)]
+    into = [
+        one if dtype is None else empty(one, one.shape, dtype)
+        for one, dtype in zip(given, dtypes, strict=True)
+    ]
+    count, (k, t) = inside[0].numel(), map(_with_step, given)
+    of = of_numbers.Numbers(*k, *t, inside.view(torch.int8), *limits, count)
+    if count:
+        constants = *(dtype is not None for dtype in dtypes), EACH
+        kernel = getattr(of_numbers, name)
+        launch(kernel, -(-count // EACH), of, tuple(into), constants, options_of(4))
+    return [None if one is inside else one for one in into]
+
+
+def _with_step(one: Tensor) -> tuple[Tensor, int]:
+    """Return the numbers of all rows, or the one of each row."""
+    one = one.resolve_neg()
+    return (one.contiguous(), 1) if any(one.stride()) else (one, 0)
+
+
 def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
     count, n = theta[0].numel(), x.shape[-1]
@@ -308,6 +352,7 @@ _NO_LABEL = -100
 _ANY = link_of(LINEAR, 0.0)  # of no use
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
+EACH = 512  # rows of which a program takes a number each
 
 
 @lru_cache

@@ -46,6 +46,7 @@ ANEW = frozenset(
     {
         *(
             "soft_topk, k and T learned",
+            "taylor_softmax",
             "soft_topk, hard",
             "soft_topk_sum",
             "log_soft_topk",

@@ -26,6 +26,11 @@ FACTORS = 4
 
 def weights(given: Given, order: int) -> Array:
     """Return f(z)/Σf of rows, f the Taylor polynomial of that order."""
+    found = None
+    if order <= 2 * FACTORS and is_torch(given.scores) and not given.scores.is_cpu:
+        found = route.by_kernel(BY_KERNEL, given, settings=(order,))
+    if found is not None:
+        return found  # type: ignore[no-any-return]
     if _is_usual(given, order):
         return route.computed(TAYLOR, None, given, (), (order,))
     return _plain(given, order)
@@ -115,6 +120,31 @@ TAYLOR = Operation(
         ),
     ),
 )
+
+
+BY_KERNEL = Operation(
+    name="",
+    takes="x n, t #, order int",
+    gives="p n",
+    of=TEMPERED,
+    kernel=lambda chooser, given, order: chooser.taylor(
+        given.scores, given.temperature, zeros(order)
+    ),
+    plain=_plain,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent n, x n, p n, t #, order int",
+            gives="x n, t r",
+            of=TEMPERED,
+            kernel=lambda chooser, given, cotangent, p, order: chooser.taylor_gradients(
+                given.scores, p, cotangent, given.temperature, zeros(order)
+            ),
+        ),
+    ),
+    offered="taylor",
+)
+"""The same of any rows on a device whose kernels have it."""
 
 
 def _polynomial(rows: Rows, order: int) -> Array:

@@ -23,6 +23,7 @@ try:
 
     from kofn.kernels.gpu.choice import programs as choices
     from kofn.kernels.gpu.choice import ranked as ranks
+    from kofn.kernels.gpu.choice import taylor as polynomials
     from kofn.kernels.gpu.choice import truncated as sets
     from kofn.kernels.gpu.knapsack import fill as purchases
     from kofn.kernels.gpu.knapsack import launch as gpu_knapsack
@@ -46,12 +47,15 @@ full = pytest.mark.full
     [
         (("rows", "odd_rows", "bounds", "subsets", "own"), "not full"),
         (
-            ("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks", "per_row"),
+            (
+                *("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"),
+                *("per_row", "polynomials"),
+            ),
             "not full",
         ),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(
-            ("bounds", "subsets", "losses", "own", "knapsacks", "per_row"),
+            ("bounds", "subsets", "losses", "own", "knapsacks", "per_row", "polynomials"),
             "full",
             marks=pytest.mark.full,
         ),
@@ -249,6 +253,8 @@ ANSWERS = (
     (sets.truncated, (None,), dict(OF_SETS, LABELS=True, NUCLEUS=True, WHAT=contract.KEPT)),
     (sets.truncated, (None,), dict(OF_SETS, OF_K=True, NUCLEUS=True, WHAT=contract.ENTROPY)),
     (sets.truncated_back, (None,), {}),
+    (polynomials.taylor, (None,), {}),
+    (polynomials.taylor_back, (None,), {}),
     (ranks.ranked, (None,), {}),
     (ranks.ranked_back, (None,), {}),
 )
@@ -284,6 +290,8 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
     if kernel.__module__ == margins.__name__:
         numbers = dict.fromkeys(("temperature", "margin", "sine", "cosine"), "fp32")
         types |= numbers | dict(out_at="*fp32" if "TURNED" in more else entries)
+    if kernel.__module__ == polynomials.__name__:
+        types |= dict(zeros=("fp32",) * 8, farthest="fp32")
     if kernel.__module__ == sets.__name__:
         own = "*i64" if more.get("LABELS") else "*fp32"
         types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")

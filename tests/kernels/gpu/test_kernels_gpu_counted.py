@@ -53,7 +53,7 @@ def test_a_map_is_one_launch_forward_and_one_backward():
 
 
 ABOVE = {
-    *("taylor_softmax", "quantile, temperature", "soft_assignment"),
+    *("quantile, temperature", "soft_assignment"),
     *("soft_assignment, hard", "soft_assignment_prices"),
 }
 

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from math import inf, log
+from collections.abc import Sequence
+from itertools import starmap
+from math import hypot, inf, log
 from typing import Any
 
 import torch
@@ -87,6 +89,38 @@ def truncated_gradients(
     given, more = (rows.number(temperature), weights, out), (rows.packed(cotangent),)
     _sets(of_sets.truncated_back, x, given, each, (0, 1.0, -inf), more, ())
     return out, each
+
+
+def taylor(x: Tensor, temperature: Any, zeros: Sequence[tuple[float, float]]) -> Tensor:
+    """Return the share of each score in a polynomial with these pairs of zeros a ± ib."""
+    x = rows.packed(x)
+    p = rows.empty(x, x.shape)
+    _polynomial("taylor", x, temperature, zeros, p)
+    return p
+
+
+def taylor_gradients(
+    x: Tensor, p: Tensor, cotangent: Tensor, temperature: Any, zeros: Sequence[tuple[float, float]]
+) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the scores, and of temperatures per row."""
+    x = rows.packed(x)
+    out, each = rows.empty(x, x.shape), rows.empty(x, x.shape[:-1], torch.float32)
+    more = rows.packed(cotangent), out, each
+    _polynomial("taylor_back", x, temperature, zeros, rows.packed(p), *more)
+    return out, each
+
+
+def _polynomial(name: str, x: Tensor, temperature: Any, zeros: Any, p: Tensor, *more: Any) -> None:
+    from kofn.kernels.gpu.choice import taylor as of_taylor
+
+    count, n = x.shape[:-1].numel(), x.shape[-1]
+    if x.numel():
+        flat, farthest = tuple(part for pair in zeros for part in pair), max(starmap(hypot, zeros))
+        shape, t = rows.shape_of(n), rows.number(temperature)
+        given = of_taylor.Shared(x, t, flat, farthest, p, count, n)
+        options = rows.options_of(shape.warps, rows.WIDER)
+        programs_, kernel = -(-count // shape.rows), getattr(of_taylor, name)
+        launch(kernel, programs_, given, more, shape[:2], options)
 
 
 def quantile(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:

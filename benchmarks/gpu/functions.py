@@ -329,7 +329,7 @@ def _table() -> Iterator[Function]:
     yield Function("log_entmax", _of_scores(kofn.log_entmax), 6)
     yield Function("sparse_softmax", _with_k(kofn.sparse_softmax), 30)
     yield Function("sparse_softmax, p", _of_scores(partial(kofn.sparse_softmax, p=0.9)), 30)
-    yield Function("taylor_softmax", _of_scores(kofn.taylor_softmax), 30)
+    yield Function("taylor_softmax", _of_scores(kofn.taylor_softmax), 2)
     yield Function("perturbed_argmax", _of_scores(kofn.perturbed_argmax), halves=False)
     # Choices.
     yield Function("topk_gates", _gates, 6)
@@ -338,7 +338,7 @@ def _table() -> Iterator[Function]:
     yield Function("topk, mask", _topk_masked, 30, exact=True)
     yield Function("quantile", _of_scores(partial(kofn.quantile, q=0.3, dim=-1)), 20)
     soft = partial(kofn.quantile, q=0.3, dim=-1, temperature=0.1)
-    yield Function("quantile, temperature", _of_scores(soft), 30)
+    yield Function("quantile, temperature", _of_scores(soft), 20)
     yield Function("soft_knapsack", _costs(kofn.soft_knapsack), 12)
     yield Function("soft_knapsack, costs fixed", _costs_fixed(kofn.soft_knapsack), 12)
     hard = _costs_fixed(kofn.soft_knapsack, hard=True)

@@ -44,15 +44,8 @@ ROADS = {
 
 ANEW = frozenset(
     {
-        *(
-            "soft_topk, k and T learned",
-            "taylor_softmax",
-            "soft_topk, hard",
-            "soft_topk_sum",
-            "log_soft_topk",
-            "log_entmax",
-            "topk_gates",
-        ),
+        *("soft_topk, k and T learned", "taylor_softmax", "quantile, temperature", "topk_gates"),
+        *("soft_topk, hard", "soft_topk_sum", "log_soft_topk", "log_entmax"),
         *("hard_topk", "softmax_loss", "sparsemax_loss", "entmax_loss", "accuracy_loss"),
         *("epsilon_cross_entropy", "topk_cross_entropy", "topk_loss", "fenchel_young_loss"),
         *("am_softmax", "arcface", "projection_sparse_simplex", "projection_sparse_vector"),

@@ -257,6 +257,7 @@ ANSWERS = (
     (polynomials.taylor_back, (None,), {}),
     (ranks.ranked, (None,), {}),
     (ranks.ranked_back, (None,), {}),
+    (ranks.mixed, (None,), {}),
 )
 OF_ANSWERS = [
     (kernel, kind, n, sm, entries, more)

@@ -52,10 +52,7 @@ def test_a_map_is_one_launch_forward_and_one_backward():
         assert cells[name][2].strip() == cells[name][5].strip() == "1 (1)"
 
 
-ABOVE = {
-    *("quantile, temperature", "soft_assignment"),
-    *("soft_assignment, hard", "soft_assignment_prices"),
-}
+ABOVE = {"soft_assignment", "soft_assignment, hard", "soft_assignment_prices"}
 
 
 def test_what_is_above_its_bound_is_known():

@@ -73,10 +73,14 @@ class Wanted(NamedTuple):
 def wanted(q: float | Array, interpolation: str, temperature: float, x: Array) -> Wanted:
     """Check the arguments for quantiles of x."""
     check_choice("interpolation", interpolation, INTERPOLATIONS)
-    allowed = "a finite number ≥ 0, in the units of x"
-    soft = check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
+    soft = check_smooth(temperature)
     exact = framework(q) is None or dtype_name(q) == "float64"  # type: ignore[arg-type]  # an array
     return Wanted(_shares(q, x), interpolation, soft, 0.0 if exact else 2.0**-23)
+
+
+def check_smooth(temperature: float) -> float:
+    allowed = "a finite number ≥ 0, in the units of x"
+    return check_number("temperature", temperature, low=0.0, allowed=allowed, arrays=False)
 
 
 def _shares(q: float | Array, x: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Never
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from kofn import kernels
 from kofn.adapters import route
@@ -39,15 +39,21 @@ from kofn.maps.ordered.interpolated import (
     LONG,
     Interpolation,
     Wanted,
+    check_smooth,
     mirrored,
     quantiles,
     wanted,
 )
 from kofn.maps.topk import soft_topk_threshold
 from kofn.operations.choice import RANKED, RANKED_OF_MASKED
+from kofn.operations.operation import Operation
 from kofn.operations.quantiles import QUANTILE
+from kofn.operations.signatures import scores
 from kofn.rows.given import last_mask
-from kofn.rows.numbers import NUMBERS
+from kofn.rows.numbers import NUMBERS, TEMPERATURES
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["quantile"]
 
@@ -129,9 +135,9 @@ def quantile(
     if ignore_nan and floats:
         known = ~form.xp.isnan(rows)
         playing = known if playing is None else playing & known
-    answer, is_hard = None, type(temperature) in NUMBERS and temperature == 0
-    if playing is None and floats and is_hard and type(q) in NUMBERS and rows.shape[-1]:
-        answer = _of_number(rows, q, interpolation)
+    answer, numbers = None, type(q) in NUMBERS and type(temperature) in NUMBERS
+    if playing is None and floats and numbers and rows.shape[-1]:
+        answer = _of_number(rows, q, interpolation, temperature)
     if answer is None:
         of = wanted(q, interpolation, temperature, rows)
         with quiet(x):
@@ -140,21 +146,80 @@ def quantile(
     return _shaped(cast(answer, dtype), form, dim, keepdim, getattr(q, "ndim", 0))
 
 
-def _of_number(rows: Any, q: Any, interpolation: str) -> Any:
-    """Return the quantiles of rows on a device, (…, 1), by one kernel; None if there is none."""
+def _of_number(rows: Any, q: Any, interpolation: str, temperature: float) -> Any:
+    """Return the quantiles of rows on a device, (…, 1), by kernels; None if there are none."""
     if not is_torch(rows) or not of_torch.state.is_plain(rows):
         return None
     if kernels.serving_of("choice", rows, "torch", offered="quantile") is None:
         return None
     check_choice("interpolation", interpolation, INTERPOLATIONS)
-    at = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]") * (
-        rows.shape[-1] - 1
-    )
+    soft = check_smooth(temperature)
+    number = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]")
+    if soft == 0:
+        settings = _between(number, rows.shape[-1], interpolation)
+        answer = route.by_kernel(QUANTILE, rows, settings=settings)
+    elif rows.shape[-1] < LONG:
+        least, greatest = TEMPERATURES["float32"]
+        soft = min(max(soft, least), greatest)
+        x = cast(rows, compute_dtype(rows))  # the least number of a half type is no mask here
+        answer = route.by_kernel(SMOOTH, x, settings=(number, interpolation, soft))
+    else:
+        answer = None
+    return None if answer is None else answer[..., None]
+
+
+def _between(q: float, n: int, interpolation: str) -> tuple[int, int, float]:
+    """Return the places of two numbers, and the share of the second."""
+    at = q * (n - 1)
     ways: dict[str, Callable[[float], int]] = {"nearest": round, "higher": math.ceil}
     below = ways.get(interpolation, math.floor)(at)
     share = {"linear": at - below, "midpoint": 0.5 * (at > below)}.get(interpolation, 0.0)
-    answer = route.by_kernel(QUANTILE, rows, settings=(below, below + (share > 0), share))
-    return None if answer is None else answer[..., None]
+    return below, below + (share > 0), share
+
+
+def _counts(x: Tensor, q: float, interpolation: str) -> tuple[tuple[float, float], float]:
+    """Return the k whose thresholds stand for two numbers, and the share of the second."""
+    *places, share = _between(q, x.shape[-1], interpolation)
+    low, high = (x.shape[-1] - place - 0.5 for place in places)
+    return (low, high), share
+
+
+def _smoothly(chooser: Any, x: Tensor, q: float, interpolation: str, temperature: float) -> Any:
+    return chooser.smooth_quantile(x, *_counts(x, q, interpolation), temperature)
+
+
+def _back(
+    chooser: Any, x: Tensor, cotangent: Tensor, slopes: Tensor, theta: Tensor, *how: Any
+) -> Any:
+    q, interpolation, temperature = how
+    k = _counts(x, q, interpolation)[0]
+    return chooser.smooth_quantile_gradients(x, cotangent, slopes, theta, k, temperature)
+
+
+def _plain(x: Any, q: float, interpolation: str, temperature: float) -> Any:
+    return of_dense(x, None, wanted(q, interpolation, temperature, x))[..., 0]
+
+
+SMOOTH = Operation(
+    name="",
+    takes="x n, q float, interpolation str, temperature float",
+    gives="answer r, slopes **, theta **",
+    of=scores("x", "choice"),
+    kernel=_smoothly,
+    plain=_plain,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, x n, slopes **, theta **, q float, interpolation str, "
+            "temperature float",
+            gives="x n",
+            of=scores("x", "choice"),
+            kernel=_back,
+        ),
+    ),
+    offered="smooth_quantile",
+)
+"""A quantile of rows on a device at a temperature, for one number q."""
 
 
 def of_dense(rows: Array, playing: Array | None, of: Wanted) -> Array:

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kofn.kernels.contract import AGAINST
+from kofn.kernels.contract import AGAINST, LOGISTIC, link_of
 from kofn.kernels.gpu.choice import programs
 from kofn.kernels.gpu.choice import ranked as of_ranks
 from kofn.kernels.gpu.choice import truncated as of_sets
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import launch as rows
 
+LOGISTIC_LINK = link_of(LOGISTIC, 0.0)
 FEW = 64
 """Choices that are found one after the other, a pass each; a sort finds more."""
 
@@ -140,6 +141,39 @@ def quantile_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Ten
     given = rows.packed(cotangent), out, slopes, places
     _ranked(of_ranks.ranked_back, x.shape, given, 0, 0, 0.0)
     return out
+
+
+def smooth_quantile(
+    x: Tensor, k: Sequence[float], share: float, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is at a share of the way between the thresholds of two k, its slopes in these,
+    (2, …), and them, (2, 2, …).
+    """
+    x, batch = rows.packed(x), x.shape[:-1]
+    out, slopes, theta = (
+        rows.empty(x, (*parts, *batch), torch.float32) for parts in ((), (2,), (2, 2))
+    )
+    for number, into in zip(k, theta, strict=True):
+        rows.threshold(x, number, temperature, LOGISTIC_LINK, into)
+    if out.numel():
+        n, count = x.shape[-1], out.numel()
+        given = of_ranks.Thresholds(x, theta[0], theta[1], out, slopes, share, count, n)
+        shape = rows.shape_of(n)
+        options = rows.options_of(shape.warps)
+        launch(of_ranks.mixed, -(-count // shape.rows), given, (), shape[:2], options)
+    return out, slopes, theta
+
+
+def smooth_quantile_gradients(
+    x: Tensor, cotangent: Tensor, slopes: Tensor, theta: Tensor, k: Sequence[float],
+    temperature: float,
+) -> Tensor:  # fmt: skip
+    x, each = rows.packed(x), slopes * cotangent
+    first, second = (
+        rows.threshold_gradients(x, g, found, number, temperature, LOGISTIC_LINK)[0]
+        for g, found, number in zip(each, theta, k, strict=True)
+    )
+    return first.add_(second)
 
 
 def _ranked(kernel: Any, of: Any, arrays: Any, *how: Any) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of rows by their rank in Triton, and what lies between two of them.
+"""Numbers of rows by their rank in Triton, or thresholds, and what lies between two of them.
 
 A NaN is the largest number, and no number is out of play here. (Tests: test_kernels_gpu.py.)
 """
@@ -40,8 +40,21 @@ def _keys(stretch, at, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _between(a, b, share):
+    """Return what is at a share of the way from a to b, and its slopes; an infinite one wins."""
+    usual = (tl.abs(a) < INF) & (tl.abs(b) < INF)
+    both = (share > 0.0) & (a != b)
+    low, high = tl.where(usual, a, 0.0), tl.where(usual, b, 0.0)
+    inside = low + share * (high - low)
+    inside = tl.where(tl.abs(high - low) < INF, inside, low * (1.0 - share) + high * share)
+    found = tl.where(usual, inside, tl.where(both, a + b, a))
+    one, two = tl.where(usual, 1.0 - share, 1.0), tl.where(usual, share, both.to(tl.float32))
+    return found, one, two
+
+
+@triton.jit
 def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what is at that share of the way from one number to the other; an infinite one wins."""
+    """Write what is at that share of the way from one number to the other."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = rows < given.count
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
@@ -79,14 +92,7 @@ def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         which = met[:, None] + tl.cumsum(tie, axis=1) - 1
         next_place += tl.sum(tl.where((tie > 0) & (which == other[:, None]), columns, 0), axis=1)
         met += tl.sum(tie, axis=1)
-    a, b, share = number_at(first), number_at(second), rows * 0.0 + given.share
-    usual = (tl.abs(a) < INF) & (tl.abs(b) < INF)
-    both = (share > 0.0) & (a != b)
-    low, high = tl.where(usual, a, 0.0), tl.where(usual, b, 0.0)
-    inside = low + share * (high - low)
-    inside = tl.where(tl.abs(high - low) < INF, inside, low * (1.0 - share) + high * share)
-    found = tl.where(usual, inside, tl.where(both, a + b, a))
-    one, two = tl.where(usual, 1.0 - share, 1.0), tl.where(usual, share, both.to(tl.float32))
+    found, one, two = _between(number_at(first), number_at(second), rows * 0.0 + given.share)
     has_nan = tl.sum(bad, axis=1) > 0
     tl.store(given.out_at + rows, tl.where(has_nan, float("nan"), found), mask=here)
     tl.store(given.slopes_at + rows, tl.where(has_nan, float("nan"), one), mask=here)
@@ -112,3 +118,44 @@ def ranked_back(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         out += tl.where(columns == next_place[:, None], two[:, None], 0.0)
         out = tl.where((one != one)[:, None], float("nan"), out)
         put(stretch.x, at, out, here[:, None] & (columns < given.n), BLOCK)
+
+
+class Thresholds(NamedTuple):
+    """The rows, two thresholds of each, two floats' worth, and where the answers go."""
+
+    x_at: Any
+    first_at: Any  # (2, count)
+    second_at: Any
+    out_at: Any
+    slopes_at: Any  # in the two, (2, count)
+    share: Any  # of the second
+    count: Any
+    n: Any
+
+
+@triton.jit
+def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Write what is at that share of the way from one threshold to the other; −inf in a row of
+    nothing else.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = rows < given.count
+    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    some = tl.zeros((ROWS, BLOCK), tl.int32)
+    for at in range(0, given.n, BLOCK):
+        x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)
+        some += (filled & (x != -INF)).to(tl.int32)
+    is_empty = tl.sum(some, axis=1) == 0
+    a = _threshold(given.first_at, given, rows, here, is_empty)
+    b = _threshold(given.second_at, given, rows, here, is_empty)
+    found, one, two = _between(a, b, rows * 0.0 + given.share)
+    tl.store(given.out_at + rows, found, mask=here)
+    tl.store(given.slopes_at + rows, one, mask=here)
+    tl.store(given.slopes_at + given.count + rows, two, mask=here)
+
+
+@triton.jit
+def _threshold(at, given, rows, here, is_empty):
+    hi = tl.load(at + rows, mask=here, other=0.0)
+    lo = tl.load(at + given.count + rows, mask=here, other=0.0)
+    return tl.where(is_empty, -INF, tl.where(tl.abs(hi) < INF, hi + lo, hi))

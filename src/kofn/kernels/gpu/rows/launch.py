@@ -216,13 +216,17 @@ def weights(
     return out, _forward(x, k, temperature, link, out), False
 
 
-def threshold(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, bool]:
-    """Return (θ as two floats' worth, (2, …), False)."""
-    return _forward(packed(x), k, temperature, link, None), False
+def threshold(
+    x: Tensor, k: Any, temperature: Any, link: Any, into: Tensor | None = None
+) -> tuple[Tensor, bool]:
+    """Return (θ as two floats' worth, (2, …), False), in memory that is given."""
+    return _forward(packed(x), k, temperature, link, None, into), False
 
 
-def _forward(x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None) -> Tensor:
-    theta = empty(x, (2, *x.shape[:-1]), torch.float32)
+def _forward(
+    x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None, theta: Tensor | None = None
+) -> Tensor:
+    theta = empty(x, (2, *x.shape[:-1]), torch.float32) if theta is None else theta
     given = _given(x, k, temperature, theta, link)
     if not given.count:
         return theta

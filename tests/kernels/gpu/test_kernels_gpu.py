@@ -361,6 +361,29 @@ def test_rows_with_costs_compile_to_registers_alone(kernel, kind, n, sm, more, c
 
 
 @pytest.mark.parametrize(
+    "link",
+    [
+        pytest.param(link, marks=() if link is own_links.Student else full, id=link.__name__)
+        for link in (own_links.Student, own_links.GumbelFarOut, own_links.Square)
+    ],
+)
+@pytest.mark.parametrize("sm", [90, pytest.param(80, marks=full), pytest.param(100, marks=full)])
+def test_rows_with_costs_by_links_of_a_users_own_compile_to_registers_alone(link, sm, compiled):
+    number = link().inner.number
+    for kernel, more in (
+        (knapsacks.forward, dict(WRITE=True)),
+        (knapsacks.backward, dict(OF_COSTS=True, OF_PRICE=False)),
+    ):
+        rows, block, warps = gpu_knapsack.shape_of(64)
+        constants = dict(ROWS=rows, BLOCK=block, KIND=own_of(number)) | more
+        types = {"given": knapsacks.Given(*["*fp32"] * 5, "i32", "i32", "fp32")}
+        options = gpu.options_of(warps, gpu_knapsack.REGISTERS)
+        found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+        assert found["STACK"] == found["LOCAL"] == 0
+        assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=() if name == "evaluate" else pytest.mark.full)

@@ -1,13 +1,16 @@
 """Rows with costs by a GPU's kernels, against array code in float64."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
 
 import kofn
+import own_links
 from kofn import kernels
 from kofn import links as of_links
+from kofn.kernels.gpu.knapsack import launch
 from support import BOUNDED, GRADIENT, GRADIENT_HARD, LINKS, WEIGHTS
 
 N = 8
@@ -88,6 +91,41 @@ def test_answers_and_gradients(link, function, reference):
     t = torch.linspace(0.5, 2.0, len(x))
     wanted = reference(pulled, function, *wide(x, c, budget, t), link)
     compared(pulled(function, x, c, budget, t, link), wanted)
+
+
+OWN = [own_links.GumbelFarOut(), own_links.Student(), own_links.Again(), own_links.Square()]
+
+
+OF_OWN = [
+    pytest.param(link, function, id=f"{link.name}-{function.__name__}")
+    for link in OWN
+    for function in FUNCTIONS
+    if function is not kofn.soft_knapsack_value or "integral" in link.inner.kinds[0].formulas
+]
+
+
+@pytest.mark.parametrize(("link", "function"), OF_OWN)
+def test_links_of_a_users_own(link, function, reference):
+    x, c, budget = rows()
+    t = torch.linspace(0.5, 2.0, len(x))
+    wanted = reference(pulled, function, *wide(x, c, budget, t), link)
+    with mock.patch.object(launch, "launch", wraps=launch.launch) as launched:
+        compared(pulled(function, x, c, budget, t, link), wanted)
+    assert launched.call_count > 1
+
+
+@pytest.mark.parametrize("link", OWN[1:3], ids=lambda link: link.name)
+def test_gaps_between_links_of_a_users_own(link, reference):
+    """Tails are balanced by their logarithms, heavy ones as well.
+
+    The slope of such a logarithm is as exact as the formulas are in float32, far off.
+    """
+    x, c = torch.tensor([[300.0, 0.0, 500.0, -20.0]]), torch.tensor([[1.0, 2.0, 1.5, 3.0]])
+    given = x, c, torch.tensor([2.5]), torch.ones(1)
+    for function in FUNCTIONS[:2]:
+        wanted = reference(pulled, function, *wide(*given), link)
+        found = pulled(function, *given, link)
+        compared(found, wanted, GRADIENT_HARD["float32"], reach=600.0)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

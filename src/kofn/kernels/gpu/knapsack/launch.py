@@ -14,6 +14,7 @@ from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import launch as rows
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.own import kind_of_rows
+from kofn.kernels.gpu.rows.own import why_not as why_not
 
 REGISTERS = 255  # float64 takes two for a number
 BLOCK = 256  # entries at a time of long rows

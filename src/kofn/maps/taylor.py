@@ -30,7 +30,7 @@ def weights(given: Given, order: int) -> Array:
     if order <= 2 * FACTORS and is_torch(given.scores) and not given.scores.is_cpu:
         found = route.by_kernel(BY_KERNEL, given, settings=(order,))
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if _is_usual(given, order):
         return route.computed(TAYLOR, None, given, (), (order,))
     return _plain(given, order)

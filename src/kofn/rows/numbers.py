@@ -55,7 +55,7 @@ def k_and_temperature(
     batch: tuple[int, ...],
     n: int,
     x: Array,
-    dim: int | None,
+    dim: int,
     wide: bool = False,
 ) -> tuple[Number, Number]:
     """Return `k_of` and `temperature_or_number`, of tensors on a device by one kernel."""
@@ -65,13 +65,13 @@ def k_and_temperature(
         number = type(k) in NUMBERS  # sooner than `k_of` says it
         k = check_k(k, n) if number else k_of(k, batch, n, x, dim)
         return k, temperature_or_number(temperature, batch, x, dim, wide)
-    limits = TEMPERATURES[dtype_name(x)]
     k = _expanded("k", k, batch, x, dim) if is_torch(k) else check_k(k, n)
+    t: Number
     if is_torch(temperature):
         t = _expanded("temperature", temperature, batch, x, dim)
     else:
         t = temperature_or_number(temperature, batch, x, dim, wide)
-    both: tuple[Number, Number] = limit(k, t, n, limits)
+    both: tuple[Number, Number] = limit(k, t, n, TEMPERATURES[dtype_name(x)])
     return both
 
 

@@ -16,7 +16,7 @@ def limited(
 ) -> tuple[Any, Any]:
     """Return k and T in float32, NaN where they are out of range; T is cut off at its limits."""
     found = _Limited.apply(k, t, n, limits)  # type: ignore[no-untyped-call]  # PyTorch's
-    return tuple(each if one is None else one for one, each in zip(found, (k, t), strict=True))
+    return k if found[0] is None else found[0], t if found[1] is None else found[1]
 
 
 class _Limited(torch.autograd.Function):

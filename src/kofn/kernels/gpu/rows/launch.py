@@ -324,7 +324,8 @@ def _limit(name: str, numbers: Any, dtypes: Any, inside: Tensor, limits: Any) ->
         for one, dtype in zip(given, dtypes, strict=True)
     ]
     count, (k, t) = inside[0].numel(), map(_with_step, given)
-    of = of_numbers.Numbers(*k, *t, inside.view(torch.int8), *limits, count)
+    arguments: Any = (*k, *t, inside.view(torch.int8), *limits, count)
+    of = of_numbers.Numbers(*arguments)
     if count:
         constants = *(dtype is not None for dtype in dtypes), EACH
         kernel = getattr(of_numbers, name)

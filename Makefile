@@ -171,10 +171,12 @@ studies: $(READY)  ## train the models of the studies in docs/nn_*.md and docs/e
 	cp kofn-vae/curves.png docs/images/vae_curves.png
 	cp kofn-vae/digits.png docs/images/vae_digits.png
 
-docs: $(READY)  ## draw the figures of the documentation, and write README's times; minutes
+docs: $(READY)  ## draw the figures of the documentation, and write its tables of times, links and properties; minutes
 	$(BIN)/python -m benchmarks.published --write
 	$(BIN)/python docs/make_idea_figure.py
 	$(BIN)/python docs/make_links_figure.py
+	$(BIN)/python docs/table_of_links.py --write
+	$(BIN)/python docs/table_of_properties.py --write
 	$(BIN)/python docs/make_subsets_figure.py
 	$(BIN)/python docs/make_maps_figure.py
 	$(BIN)/python docs/make_nn_figures.py

@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from table_of_links import ROWS
 
 from kofn import soft_topk
 from kofn.commands.compare.report import FAINT
@@ -22,15 +23,6 @@ IMAGES = Path(__file__).parent / "images"
 
 SCORES = np.array([3.1, 2.5, 1.7, 1.5, 1.0, 0.7, 0.3, -0.1, -0.5, -1.2, -1.8, -2.6])
 K = 3
-# Where each curve is labelled: z of the point, place of the name, alignment.
-LABELS = {
-    "linear": (0.5, (0.2, 1.1), "right"),
-    "entmax": (2 / 3, (0.85, 1.1), "center"),
-    "normal": (1.75, (2.05, 1.1), "center"),
-    "laplace": (1.55, (2.2, 0.74), "left"),
-    "logistic": (1.2, (1.6, 0.6), "left"),
-    "exponential": (0.3, (0.75, 0.4), "left"),
-}
 
 
 def draw_links(axes: Axes) -> None:
@@ -40,7 +32,8 @@ def draw_links(axes: Axes) -> None:
         axes.plot(z, link.cdf(z), color=COLOURS[name], lw=2.2, solid_capstyle="round")
     for height in (0, 1):
         axes.axhline(height, color=FAINT, lw=0.6, zorder=0)
-    for name, (at, place, align) in LABELS.items():
+    for name, row in ROWS.items():
+        at, place, align = row.label
         point = (at, float(table.TABLE[name].cdf(np.array(at))))
         axes.annotate(
             name,
@@ -56,7 +49,7 @@ def draw_links(axes: Axes) -> None:
     axes.set(xlim=(-3.2, 3.2), ylim=(-0.06, 1.16), yticks=[0, 0.5, 1], xticks=[-2, 0, 2])
     axes.set_yticklabels(["0", "½", "1"])
     axes.set_xlabel("z = (x − θ) / T")
-    axes.set_title("Six links F(z)", loc="left")
+    axes.set_title("The links F(z)", loc="left")
     axes.tick_params(length=0)
 
 

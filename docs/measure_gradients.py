@@ -11,12 +11,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import brentq
+from written import Part, show
 
 import kofn
 from kofn import links
@@ -24,8 +24,7 @@ from kofn.kernels.cpu.runtime import library
 from kofn.links.link import BuiltIn
 from kofn.links.table import TABLE
 
-PAGE = Path(__file__).with_name("behaviour.md")
-BEGIN, END = "<!-- docs/measure_gradients.py -->", "<!-- end -->"
+PART = Part("docs/behaviour.md", "gradients", "python docs/measure_gradients.py --write")
 LENGTHS, SPREADS = (64, 1_000, 70_000, 1_000_000), (1e-4, 1e-2, 1.0, 30.0)
 LEVELS = ("x86-64-v2", "x86-64-v3", "own")
 BOUND, FAR_BOUND = 1e-5, 1e-4
@@ -151,11 +150,7 @@ def main() -> None:
         return
     served = [level for level in LEVELS if level == "own" or level in (library.served() or ())]
     text = tables({level: at_level(level) for level in served})
-    if "--write" in sys.argv:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-    else:
-        print(text)
+    show({PART: text})
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from written import Part, show
+
 from kofn.commands.results import spread
 
 HERE = Path(__file__).parent
-PAGE, RESULTS = HERE / "maps_knapsack.md", HERE / "results" / "bits.json"
-BEGIN, END = "<!-- bits: python docs/table_of_bits.py --write -->", "<!-- /bits -->"
+RESULTS = HERE / "results" / "bits.json"
+PART = Part("docs/maps_knapsack.md", "bits", "python docs/table_of_bits.py --write")
 SEEDS = range(5)
 NAMES = {"full": "full precision"}
 
@@ -63,20 +65,10 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def page_with_table() -> str:
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
-
-
 def main() -> None:
     if "--train" in sys.argv[1:]:
         train()
-    if "--write" in sys.argv[1:]:
-        PAGE.write_text(page_with_table(), encoding="utf-8")
-    else:
-        print(table())
+    show({PART: table()})
 
 
 if __name__ == "__main__":

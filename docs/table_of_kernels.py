@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from written import Part, show
 
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import CHOICES, ROWS, TEMPERED
 
-PAGE = Path(__file__).parent / "behaviour.md"
-BEGIN, END = "<!-- kernels: python docs/table_of_kernels.py --write -->", "<!-- /kernels -->"
+PART = Part("docs/behaviour.md", "kernels", "python docs/table_of_kernels.py --write")
 HEAD = (
     "| Functions | NumPy, PyTorch, DTensor, `torch.compile` | Segments | JAX |",
     "| --- | --- | --- | --- |",
@@ -42,14 +40,5 @@ def _jax(operation: Operation) -> str:
     return reason or "kernel"
 
 
-def page_with_table() -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page_with_table(), encoding="utf-8")
-    else:
-        print(table())
+    show({PART: table()})

@@ -13,20 +13,18 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from written import ROOT, Part, show
 
 import kofn
 from kofn.links import ScalarLink
 from kofn.links.vocabulary import exp, log, log1p, over, size, where
 
-PAGE = Path(__file__).parent / "links.md"
-BEGIN, END = "<!-- costs: python docs/table_of_own_links.py --write -->", "<!-- /costs -->"
-LAUNCHES = (
-    "<!-- launches: python docs/table_of_own_links.py --launches --write -->",
-    "<!-- /launches -->",
+COSTS = Part("docs/links.md", "costs", "python docs/table_of_own_links.py --write")
+LAUNCHES = COSTS._replace(
+    name="launches", command="python docs/table_of_own_links.py --launches --write"
 )
 SHAPES = (4, 8), (256, 1024)
 ROUNDS, SECONDS = 6, 0.4
@@ -125,7 +123,7 @@ def _ms(seconds: float) -> str:
 
 def launches() -> str:
     """Return the table of launches for 1,024 rows of 64 scores, by counting."""
-    sys.path.insert(0, str(PAGE.parents[1]))
+    sys.path.insert(0, str(ROOT))
     from benchmarks.gpu.counted import counting
 
     links = {
@@ -146,15 +144,5 @@ def launches() -> str:
     return "\n".join(lines)
 
 
-def page_with(text: str, begin: str = BEGIN, end: str = END) -> str:
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
-
-
 if __name__ == "__main__":
-    places = LAUNCHES if "--launches" in sys.argv else (BEGIN, END)
-    found = launches() if "--launches" in sys.argv else table()
-    print(found)
-    if "--write" in sys.argv:
-        PAGE.write_text(page_with(found, *places), encoding="utf-8")
+    show({LAUNCHES: launches()} if "--launches" in sys.argv else {COSTS: table()})

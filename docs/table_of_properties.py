@@ -7,19 +7,20 @@ float64 with fixed seeds, so any machine measures the same to the digits that ar
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from table_of_links import ROWS
+from written import Part, show
 
 import kofn
 
-PAGE = Path(__file__).parent / "properties.md"
-BEGIN = "<!-- {}: python docs/table_of_properties.py --write -->"
-END = "<!-- /{} -->"
+LAWS, NUMBERS = (
+    Part("docs/properties.md", name, "python docs/table_of_properties.py --write")
+    for name in ("laws", "numbers")
+)
 N, K = 6, 3  # scores in a row, and how many are chosen by maps of k
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -49,44 +50,18 @@ def _marginals(x: np.ndarray, k: int) -> np.ndarray:
     return kofn.KSubset(x, k).marginals()
 
 
+def _shown(link: str) -> str:
+    return "entmax(1.5)" if link == "entmax" else link
+
+
 def _link(link: str) -> Callable[..., np.ndarray]:
     return partial(kofn.soft_topk, link=link)
 
 
 MAPS = (
-    Map("`soft_topk`, logistic", _link("logistic"), K, "1/4", "O(n)", "a gradient for every score"),
-    Map(
-        "`soft_topk`, laplace",
-        _link("laplace"),
-        K,
-        "1/2",
-        "O(n)",
-        "the same, steeper at the threshold",
-    ),
-    Map("`soft_topk`, normal", _link("normal"), K, "1/√(2π)", "O(n)", "weights that harden fast"),
-    Map(
-        "`soft_topk`, exponential",
-        _link("exponential"),
-        K,
-        "1",
-        "O(n)",
-        "softmax for k entries; losses of k labels",
-    ),
-    Map(
-        "`soft_topk`, linear",
-        _link("linear"),
-        K,
-        "1",
-        "O(n)",
-        "weights of exactly 0 and 1; projections",
-    ),
-    Map(
-        "`soft_topk`, entmax(1.5)",
-        _link("entmax"),
-        K,
-        "1",
-        "O(n)",
-        "exact zeros, smoother than linear",
+    *(
+        Map(f"`soft_topk`, {_shown(name)}", _link(name), K, row.slope, "O(n)", row.short)
+        for name, row in ROWS.items()
     ),
     Map(
         "`KSubset.marginals` (GradTopK)",
@@ -272,18 +247,5 @@ def numbers() -> str:
     return "\n".join(lines)
 
 
-def page_with_tables() -> str:
-    """Return the page with both tables as they are measured now."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in (("laws", laws()), ("numbers", numbers())):
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
-    return text
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(page_with_tables(), encoding="utf-8")
-    else:
-        print(laws(), numbers(), sep="\n\n")
+    show({LAWS: laws(), NUMBERS: numbers()})

@@ -3,13 +3,13 @@
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import os
 
 import jax
 import numpy as np
 import pytest
+import table_of_kernels
 import torch
 from torch import distributed
 from torch.distributed.tensor.experimental import register_sharding
@@ -27,7 +27,6 @@ from kofn.operations.signatures import ROWS as ROWS_OF_TOPK
 from kofn.rows.given import ONE, given_for_kernels
 from kofn.rows.segments.given import segment_given
 from kofn.solver.reductions import DENSE
-from places import ROOT
 from ranks import joined
 
 INF, NAN = np.inf, np.nan
@@ -355,12 +354,7 @@ def test_the_operators_take_and_give_what_is_declared():
 
 def test_the_page_has_the_table_that_the_declarations_make():
     """Whatever has no kernel says why, or there is no table."""
-    path = ROOT / "docs" / "table_of_kernels.py"
-    spec = importlib.util.spec_from_file_location("table_of_kernels", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    page = script.PAGE.read_text(encoding="utf-8")
-    assert script.page_with_table() == page, "run: python docs/table_of_kernels.py --write"
+    assert table_of_kernels.PART.text == table_of_kernels.table(), table_of_kernels.PART.command
 
 
 def weighted(rows, a, over=DENSE, *, theta):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-
-import pytest
-
-from test_docs import DOCS, PAGES
-
-sys.path.insert(0, str(DOCS))
 
 import measure_gradients as measure
+import pytest
+
+from test_docs import PAGES
 
 
 def test_the_page_has_the_tables_that_the_command_prints() -> None:
-    page = PAGES["behaviour.md"].partition(measure.BEGIN)[2].partition(measure.END)[0].strip()
+    page = measure.PART.text
     levels = {level: dict.fromkeys(measure.cases(), measure.NONE) for level in measure.LEVELS}
     number = r"\d(e[+-]\d+)?\b(?!\.)"
 
@@ -26,7 +22,7 @@ def test_the_page_has_the_tables_that_the_command_prints() -> None:
 
 
 def test_the_page_keeps_what_is_promised() -> None:
-    by_spread = PAGES["behaviour.md"].partition("| n | spread 0.0001 |")[2].partition("<!-- end")[0]
+    by_spread = PAGES["behaviour.md"].partition("| n | spread 0.0001 |")[2].partition("<!-- /")[0]
     rows = [line.split("|")[2:-1] for line in by_spread.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(measure.LENGTHS)
     for row in rows:

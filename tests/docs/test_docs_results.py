@@ -2,13 +2,12 @@
 
 import json
 import re
-import sys
-from importlib import import_module
 from itertools import combinations, product
 from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
+import table_of_bits
 import torch
 
 from kofn.commands.results import spread
@@ -478,27 +477,19 @@ def test_what_is_said_of_what_learns_through_samples():
 # --- bits ---
 
 
-def bits():
-    """The script that has measured them."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        return import_module("table_of_bits")
-    finally:
-        sys.path.remove(str(DOCS))
-
-
 def test_the_table_of_bits():
-    script = bits()
-    assert script.page_with_table() == PAGES["maps_knapsack.md"]
-    rows = [f"{way} {budget:g}" for way, budget in script.example().ROWS]
-    assert [*script.measured()] == rows
-    assert all(len(runs) == len(script.SEEDS) == 5 for runs in script.measured().values())
+    assert table_of_bits.PART.text == table_of_bits.table()
+    rows = [f"{way} {budget:g}" for way, budget in table_of_bits.example().ROWS]
+    assert [*table_of_bits.measured()] == rows
+    assert all(
+        len(runs) == len(table_of_bits.SEEDS) == 5 for runs in table_of_bits.measured().values()
+    )
 
 
 def test_what_is_said_of_bits():
     page = PAGES["maps_knapsack.md"]
     found = {}
-    for name, runs in bits().measured().items():
+    for name, runs in table_of_bits.measured().items():
         spent, right, layers = zip(*runs, strict=True)
         found[name] = SimpleNamespace(spent=fmean(spent), right=right, layers=layers)
 

@@ -5,7 +5,17 @@ import pytest
 
 import oracles
 from oracles import rows as oracles_rows
-from rows_of_users import DTYPES, UserRows, draw, hold, least_in_play, oracle, rounded, tails_of
+from rows_of_users import (
+    DTYPES,
+    UserRows,
+    affordable,
+    draw,
+    hold,
+    least_in_play,
+    oracle,
+    rounded,
+    tails_of,
+)
 from support import LINKS
 
 ALPHAS = (1.0, 1.1, 1.33, 1.5, 1.9, 2.0, 3.0, 4.0, 10.0)
@@ -23,7 +33,7 @@ def test_the_oracle_of_rows_meets_k_and_the_one_in_80_bits(link, rng):
         # Counted from mean zero, 80 bits keep few digits next to an infinite slope.
         assert p[row] == pytest.approx(slow.astype(float), abs=1e-12 if link != 10.0 else 2e-2)
     for dtype in DTYPES:
-        rows = draw(rng, 500, 9, dtype)
+        rows = affordable(draw(rng, 500, 9, dtype), link)
         live = np.sum(rows.x > least_in_play(dtype), axis=-1)
         total = np.minimum(rows.k, live)
         assert oracle(rows, tails_of(link)).sum(-1) == pytest.approx(total, rel=1e-13, abs=1e-13)

@@ -9,6 +9,7 @@ has what few links of the table have: it is not symmetric, and its two tails fal
 import shutil
 
 import names_written
+from kofn.kernels.contract import KINDS
 
 LINK = '''"""The square of the logistic function, F(z) = σ(y)² with y = z + 1."""
 
@@ -85,11 +86,11 @@ def hazard(z):
 
 class Squared(TwoTails):
     smooth = True
-    kinds = (Kind(7, formulas(__name__), octaves=True, order=3),)
+    kinds = (Kind(NUMBER, formulas(__name__), octaves=True, order=3),)
 
 
 squared = Squared("squared")
-'''
+'''.replace("NUMBER", str(len(KINDS)))
 NEW = "src/kofn/links/built_in/squared.py"
 
 

@@ -66,9 +66,9 @@ def _by_mpmath(name: str) -> Tails:
     return Tails(*(lambda z, of=of: at(of, z).astype(float) for of in every))
 
 
-for _name in oracles_links.F:
-    if _name not in TAILS and oracles_links.has_two_tails(_name):
-        TAILS[_name] = _by_mpmath(_name)
+SLOW = [name for name in oracles_links.F if name not in TAILS and oracles_links.has_two_tails(name)]
+"""Links by mpmath, which takes a second for some ten thousand numbers."""
+TAILS |= {name: _by_mpmath(name) for name in SLOW}
 
 
 def _log_total(values: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -17,6 +17,9 @@ if gc.isenabled():
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = xla_flags.of_installed()
 
+# Inductor would start a process for each core beforehand; this one compiles the few programs.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 import hypothesis
 import jax
 import numpy as np

@@ -222,6 +222,8 @@ def _missing(name: str) -> str:
     """Say that there is no such name, and which one may be meant, of a room, too."""
     from kofn.arrays.names import meant, plain
 
+    if name.startswith("_"):
+        return meant("kofn", name, {})  # before all rooms are read for nothing
     of_rooms = {own: f"{room}.{own}" for room in _ROOMS for own in _names_in(f"kofn.{room}")}
     known = of_rooms | {plain(own): place for own, place in of_rooms.items()}
     known |= {plain(own): own for own in (*__all__, *_ROOMS)}

@@ -7,7 +7,7 @@ called; all kinds of trouble are then tried with it.
 import os
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import typer
@@ -157,14 +157,20 @@ def _see(event, arguments):
         _seen.add(os.path.abspath(arguments[1]))
 
 
-sys.addaudithook(_see)
 _names = {}
+
+
+@cache
+def _watch():
+    """From the first use on: a hook stays for ever, and Python calls it for every event."""
+    sys.addaudithook(_see)
 
 
 def names_of(name, folder):
     """The names of files that a call writes, also for a while, and of those that it leaves."""
     global _seen
     if name not in _names:
+        _watch()
         before, found = {*tree(folder)}, []
         for more in ((), ("--force",)):
             _seen = set()

@@ -55,6 +55,7 @@ def law_of(kind, framework, dtype, shape):
     return kind(*(framework.array(np.full(shape, each), dtype) for each in parts))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_one_number_is_like_an_array_of_one(framework, kind, name, dtype):

@@ -89,6 +89,7 @@ def kernels(request, monkeypatch):
     monkeypatch.setenv("KOFN_KERNELS", request.param)
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("backends")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("link", [*LINKS, "cauchy", "alpha"])

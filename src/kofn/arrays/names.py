@@ -34,9 +34,9 @@ def meant(module: str, name: str, known: Mapping[str, str]) -> str:
     """Say that a module has no such name, and which of the known ones may be meant."""
     from difflib import get_close_matches
 
-    # Tools ask every module for names such as __wrapped__.
-    close = [name] if name in known else get_close_matches(plain(name), known, 1, cutoff=0.8)
-    close = [] if name.startswith("_") else close
+    close = [name] if name in known else []
+    if not close and not name.startswith("_"):  # tools ask every module for __wrapped__ and more
+        close = get_close_matches(plain(name), known, 1, cutoff=0.8)
     hint = f"; you may mean {module}.{known[close[0]]}" if close else ""
     return f"module {module!r} has no attribute {name!r}{hint}"
 

@@ -72,7 +72,8 @@ def _sloped(given: Given, theta: tuple[Array, Array], over: Reductions) -> _Slop
         p = implicit.place(rows, over, theta, pivoted=True)
         z = implicit.reached(rows, p)
     xp, expand, link, half = namespace(z), over.expand, p.link, p.link.median(p.z)
-    moves = rows.live & ~expand(p.every | p.none)
+    # Beyond what numbers can say of z, it is a constant.
+    moves = rows.live & ~expand(p.every | p.none) & ~(p.outside & (z == p.z))
     low = xp.where(moves & ~p.upper, z, half)
     moves = moves & (p.upper | (link.log_cdf(low) > -math.inf))
     inside = xp.where(moves, z, half)

@@ -69,6 +69,20 @@ def test_they_are_right_where_slopes_underflow(link):
     assert bent(np.float32) == pytest.approx(wanted, rel=2e-4, abs=2e-5 * np.abs(wanted).max())
 
 
+def test_they_are_numbers_at_extreme_scores_and_temperatures():
+    """θ lies between 2 and 3, each of which moves it by half of its change."""
+    x = jnp.asarray([1e30, 0.0, 1.0, -1e30, 2.0, 3.0], "float32")
+    t, v = jnp.asarray(1e-19, "float32"), jnp.arange(6.0, dtype="float32")
+    f = answers("logistic")
+    by = t * jnp.asarray([1.0, 2.0, 3.0, 5.0, 7.0, 13.0], "float32")
+    tangent = jax.jit(lambda x: jax.jvp(lambda x: f(x, 2, t), (x,), (by,))[1])(x)
+    assert tangent == pytest.approx([0.0, -8.0, -7.0, 0.0, -3.0, 0.0], rel=1e-5)
+    bent = jax.jit(
+        lambda x: jax.jvp(lambda x: jax.vjp(lambda x: f(x, 2, t), x)[1](v)[0], (x,), (by,))[1]
+    )
+    assert not np.any(bent(x))
+
+
 @every_link
 def test_their_program_is_short(link):
     """Array code's was up to 9,000 lines."""

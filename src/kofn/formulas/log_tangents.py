@@ -72,8 +72,7 @@ def _sloped(given: Given, theta: tuple[Array, Array], over: Reductions) -> _Slop
         p = implicit.place(rows, over, theta, pivoted=True)
         z = implicit.reached(rows, p)
     xp, expand, link, half = namespace(z), over.expand, p.link, p.link.median(p.z)
-    # Beyond what numbers can say of z, it is a constant.
-    moves = rows.live & ~expand(p.every | p.none) & ~(p.outside & (z == p.z))
+    moves = rows.live & ~expand(p.every | p.none)
     low = xp.where(moves & ~p.upper, z, half)
     moves = moves & (p.upper | (link.log_cdf(low) > -math.inf))
     inside = xp.where(moves, z, half)
@@ -92,6 +91,8 @@ def _sloped(given: Given, theta: tuple[Array, Array], over: Reductions) -> _Slop
     known = w * expand(per_k), bend * expand(per_k)
     row = Entries(p.z, rows.scores, rows.temperature, rows.live, over)
     share, bend = only_if(hard, lambda: _shares(link, row, hard, known), known)
+    # Beyond what numbers can say of z, it is a constant.
+    moves = moves & ~(p.outside & (z == p.z) & (share == 0))
     pivot = expand(p.pivot)
     lever = (xp.where(moves, rows.scores, pivot) - pivot) / expand(rows.temperature)
     slopes = (xp.where(moves, each, 0.0) for each in (steep, bent))

@@ -37,7 +37,7 @@ class Symmetric(TwoTails):
         return self.cdf_slope(self._reflected(z))
 
     def _reflected(self, z: ArrayT) -> ArrayT:
-        return namespace(z).where(z > 0, -z, z)  # type: ignore[return-value]  # of its kind
+        return namespace(z).where(z > 0, -z, z)
 
     def upper_integral(self, z: ArrayT) -> ArrayT:
         return self.integral(-z)  # type: ignore[return-value]  # of its kind

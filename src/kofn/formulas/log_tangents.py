@@ -95,8 +95,8 @@ def _sloped(given: Given, theta: tuple[Array, Array], over: Reductions) -> _Slop
     moves = moves & ~(p.outside & (z == p.z) & (share == 0))
     pivot = expand(p.pivot)
     lever = (xp.where(moves, rows.scores, pivot) - pivot) / expand(rows.temperature)
-    slopes = (xp.where(moves, each, 0.0) for each in (steep, bent))
-    return _Sloped(rows, moves, *slopes, share, bend, per_k, hard, lever, p, over)
+    steep, bent = xp.where(moves, steep, 0.0), xp.where(moves, bent, 0.0)
+    return _Sloped(rows, moves, steep, bent, share, bend, per_k, hard, lever, p, over)
 
 
 def _shares(

@@ -124,6 +124,14 @@ class Link:
         """Return F′/(1 − F), the slope of −log(1 − F), where F > ½."""
         return namespace(z).exp(self.log_pdf(z) - self.log_sf(z))
 
+    def log_tail(self, z: ArrayT) -> ArrayT:
+        """Return log F where F ≤ ½, and log(1 − F) elsewhere."""
+        return _on_sides(self, self.log_cdf, self.log_sf, z)
+
+    def tail_slope(self, z: ArrayT) -> ArrayT:
+        """Return the size of the slope of `log_tail`."""
+        return _on_sides(self, self.cdf_slope, self.sf_slope, z)
+
     def above_half(self, z: Array) -> Array:
         """Return whether F(z) > ½."""
         return self.cdf(z) > 0.5
@@ -302,3 +310,12 @@ def by_id(link_id: str, alpha: Array | float | None) -> Link:
 def zero_at_ends(q: ArrayT) -> ArrayT:
     """Return 0 for a weight in [0, 1], NaN for anything else."""
     return namespace(q).where((q >= 0) & (q <= 1), scalar(q, 0.0), math.nan)
+
+
+def _on_sides(
+    link: Link, below: Callable[..., Any], above: Callable[..., Any], z: ArrayT
+) -> ArrayT:
+    xp, upper, half = namespace(z), link.above_half(z), link.median(z)
+    low = below(xp.where(upper, half, z))
+    answer: ArrayT = xp.where(upper, above(xp.where(upper, z, half)), low)
+    return answer

@@ -30,6 +30,15 @@ class Symmetric(TwoTails):
     def sf_slope(self, z: ArrayT) -> ArrayT:
         return self.cdf_slope(-z)  # type: ignore[return-value]  # of its kind
 
+    def log_tail(self, z: ArrayT) -> ArrayT:
+        return self.log_cdf(self._reflected(z))
+
+    def tail_slope(self, z: ArrayT) -> ArrayT:
+        return self.cdf_slope(self._reflected(z))
+
+    def _reflected(self, z: ArrayT) -> ArrayT:
+        return namespace(z).where(z > 0, -z, z)
+
     def upper_integral(self, z: ArrayT) -> ArrayT:
         return self.integral(-z)  # type: ignore[return-value]  # of its kind
 

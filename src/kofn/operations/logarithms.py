@@ -57,6 +57,12 @@ def log_weights_back(
     return in_x, in_rows
 
 
+def _tangents() -> Any:
+    from kofn.formulas import log_tangents  # which JAX alone needs
+
+    return log_tangents.log_weights, log_tangents.of_log_weights
+
+
 LOG_WEIGHTS = with_back(
     name="log_weights",
     gives="log n, theta 2",
@@ -64,6 +70,7 @@ LOG_WEIGHTS = with_back(
     reference=answers.log_weights,
     back=log_weights_back,
     of_back={"xla": lambda: ["log_cotangents"]},
+    tangents=_tangents,
     xla=lambda: ["weights", "logarithms"],
     offered="LOGARITHMS",
     constant=("k",),

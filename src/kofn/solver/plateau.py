@@ -8,7 +8,7 @@ and determines θ. docs/formulas.md derives its consequences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
@@ -42,59 +42,51 @@ class Entries(NamedTuple):
 
 def balance(link: Link, row: Entries, where: Array) -> Balance:
     """Return the balance in rows `where`, differentiable in z and the parameter of the link."""
-    z, over = row.z, row.over
-    xp = namespace(z)
+    z, over, fixed = row.z, row.over, stop_gradient(row.z)
+    xp, half = namespace(z), link.median(z)
     inside = row.live & over.expand(where)
-    upper = inside & link.above_half(stop_gradient(z))
-    lower = inside & ~upper
-    greatest = least = None
+    upper = inside & link.above_half(fixed)
+    # The logarithm of a tail of 0 has no derivative.
+    some = inside & (link.log_tail(xp.where(inside, fixed, half)) > -math.inf)
+    z = xp.where(some, z, half)
+    logs, fixed = link.log_tail(z), stop_gradient(z)
+    logs = logs if row.costs is None else logs + xp.log(xp.where(some, row.costs, 1.0))
+    ends = [
+        over.max(xp.where(some & side, stop_gradient(logs), -math.inf)) for side in (~upper, upper)
+    ]
+    known = [end > -math.inf for end in ends]
+    ratio = logs - _of_side(
+        upper, [xp.where(*each, 0.0) for each in zip(known, ends, strict=True)], over
+    )
     if row.costs is None:
-        greatest = over.max(xp.where(lower, row.scores, -math.inf))
+        # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
+        greatest = over.max(xp.where(inside & ~upper, row.scores, -math.inf))
         least = over.min(xp.where(upper, row.scores, math.inf))
-    below, slopes_below = _log_sum(link.log_cdf, link.cdf_slope, link, row, lower, greatest)
-    above, slopes_above = _log_sum(link.log_sf, link.sf_slope, link, row, upper, least)
+        pairs = zip(known, (greatest, least), strict=True)
+        nearest = _of_side(upper, [xp.where(*each, 0.0) for each in pairs], over)
+        apart = xp.where(some, xp.where(some, row.scores, 0.0) - nearest, 0.0)
+        apart = apart / over.expand(row.temperature)
+        close, capped = xp.abs(apart) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
+        middle = fixed - xp.where(close, apart / 2, 0.0)
+        exact = xp.where(apart == 0, 0.0, -xp.abs(apart) * link.tail_slope(middle))
+        ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
+    raised = xp.exp(xp.where(some, ratio, -math.inf))
+    sums = [over.sum(xp.where(side, raised, 0.0)) for side in (~upper, upper)]
+    totals = [xp.where(*each, 1.0) for each in zip(known, sums, strict=True)]
+    below, above = (end + xp.log(total) for end, total in zip(ends, totals, strict=True))
+    slopes = xp.where(some, stop_gradient(raised) * link.tail_slope(fixed), 0.0)
+    slopes = slopes / _of_side(upper, [stop_gradient(total) for total in totals], over)
     usable = where & (below > -math.inf) & (above > -math.inf)
-    slopes = xp.where(over.expand(usable), slopes_below + slopes_above, 0.0)
+    slopes = xp.where(over.expand(usable), slopes, 0.0)
     excess = xp.where(usable, below, 0.0) - xp.where(usable, above, 0.0)
     slope = xp.where(usable, over.sum(slopes if row.costs is None else row.costs * slopes), 1.0)
     return Balance(excess, slopes, slope, usable)
 
 
-def _log_sum(
-    log_tail: Callable[[Array], Array],
-    slope: Callable[[Array], Array],
-    link: Link,
-    row: Entries,
-    where: Array,
-    nearest: Array | None,
-) -> tuple[Array, Array]:
-    """Return the log of a sum of tails, and its absolute derivative in each z.
-
-    `nearest` is the score next to θ among the entries `where`, None if these have costs.
-    """
-    z, over = row.z, row.over
-    xp = namespace(z)
-    half = link.median(z)
-    # The logarithm of a tail of 0 has no derivative.
-    some = where & (log_tail(xp.where(where, stop_gradient(z), half)) > -math.inf)
-    z = xp.where(some, z, half)
-    logs, fixed = log_tail(z), stop_gradient(z)
-    logs = logs if row.costs is None else logs + xp.log(xp.where(some, row.costs, 1.0))
-    greatest = over.max(xp.where(some, stop_gradient(logs), -math.inf))
-    known = greatest > -math.inf
-    ratio = logs - over.expand(xp.where(known, greatest, 0.0))
-    if nearest is not None:
-        # Far from θ, two z may round to one number though the scores differ: −10⁹ next to 0 and 1.
-        apart = xp.where(some, row.scores, 0.0) - over.expand(xp.where(known, nearest, 0.0))
-        apart = xp.where(some, apart, 0.0) / over.expand(row.temperature)
-        close, capped = xp.abs(apart) <= xp.abs(fixed) / 64, xp.abs(fixed) >= far(xp.finfo(z.dtype))
-        half = xp.where(close, apart / 2, 0.0)
-        exact = xp.where(apart == 0, 0.0, -xp.abs(apart) * slope(fixed - half))
-        ratio = xp.where(some & (close | capped), exact + moving(logs), ratio)
-    raised = xp.exp(xp.where(some, ratio, -math.inf))
-    total = xp.where(known, over.sum(raised), 1.0)
-    slopes = xp.where(some, stop_gradient(raised) * slope(fixed), 0.0)
-    return greatest + xp.log(total), slopes / over.expand(stop_gradient(total))
+def _of_side(upper: Array, sides: Sequence[Array], over: Reductions) -> Array:
+    """Return per entry the number per row of its side: of what is not above ½, and of what is."""
+    below, above = map(over.expand, sides)
+    return namespace(upper).where(upper, above, below)
 
 
 def at_end(

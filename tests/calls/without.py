@@ -40,6 +40,7 @@ WITHOUT_ARRAYS: dict[str, str] = {
         [
             "kofn.links.ScalarLink",
             *(f"kofn.links.ScalarLink.{name}" for name in ("cdf_slope", "sf_slope", "edge")),
+            *(f"kofn.links.ScalarLink.{name}" for name in ("log_tail", "tail_slope")),
             *(f"kofn.links.ScalarLink.{name}" for name in ("has_infinite_tails", "inner")),
             *(f"kofn.links.ScalarLink.{name}" for name in ("integral_ends", "integral_is_known")),
             *(f"kofn.links.ScalarLink.{name}" for name in ("map_alpha", "median", "with_alpha")),

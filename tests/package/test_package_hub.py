@@ -90,7 +90,7 @@ def test_the_kernel_has_no_more_files_than_it_needs(folder):
     files = [path for path in sources(folder) if path.parent.name != "built_in"]
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
     assert len(files) <= 148
-    assert lines <= 18_500
+    assert lines <= 18_600
 
 
 def test_a_file_that_is_left_out_may_not_be_imported_at_once():

@@ -28,9 +28,11 @@ WITHOUT = (
     "kofn.kernels.gpu.rows.answers",
     "kofn.kernels.gpu.rows.losses",
     "kofn.kernels.gpu.rows.margins",
+    "kofn.rows.segments.choice",
     # other frameworks
     *(
         "kofn.formulas.tangents",
+        "kofn.formulas.log_tangents",
         "kofn.adapters.jax",
         "kofn.arrays.jax",
         "kofn.rows.jax_compiled",

@@ -150,6 +150,21 @@ def test_a_busy_machine_writes_nothing_unless_it_is_told_to(options, tmp_path, m
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--busy"]])
+def test_a_case_that_others_disturbed_is_timed_again_before_nothing_is_written(
+    options, tmp_path, monkeypatch
+):
+    disturbed, calm = (timed("entmax", [1.0] + [slow] * 5) for slow in (3.0, 1.1))
+    left = [disturbed, disturbed, calm]
+    monkeypatch.setattr(measure, "measure", lambda *given: ([left.pop(0)], 1e10))
+    monkeypatch.setattr(cases, "CASES", cases.CASES[:1])
+    result = run("--dtype", "float32", "--out", str(tmp_path / "out"), *options)
+    assert result.exit_code == 0
+    assert len(left) == (2 if options else 0)
+    written = (tmp_path / "out" / "bench.md").read_text()
+    assert ("The machine was busy" in written) == bool(options)
+
+
 def test_a_width_of_vectors_has_compiled_code_of_its_own(tmp_path, monkeypatch):
     """PyTorch's cache does not ask for the width: code of AVX-512 wrote half of what it had to."""
     monkeypatch.setattr(measure, "measure", lambda *given: ([], 1e10))

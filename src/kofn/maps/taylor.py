@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kofn.adapters import route
@@ -26,11 +27,11 @@ FACTORS = 4
 
 def weights(given: Given, order: int) -> Array:
     """Return f(z)/Σf of rows, f the Taylor polynomial of that order."""
-    found = None
+    shares = None
     if order <= 2 * FACTORS and is_torch(given.scores) and not given.scores.is_cpu:
-        found = route.by_kernel(BY_KERNEL, given, settings=(order,))
-    if found is not None:
-        return found
+        shares = route.by_kernel(BY_KERNEL, given, settings=(order,))
+    if shares is not None:
+        return shares
     if _is_usual(given, order):
         return route.computed(TAYLOR, None, given, (), (order,))
     return _plain(given, order)
@@ -103,44 +104,33 @@ def _slopes(
     return in_z.div_(temperature[..., None]), in_temperature
 
 
-TAYLOR = Operation(
-    name="",
-    takes="x n, t #, order int",
-    gives="p n",
-    of=TEMPERED,
-    kernel=lambda _, given, order: _quickly(given, order),
-    plain=_plain,
-    back=(
-        Operation(
-            name="",
-            takes="cotangent n, x n, p n, t #, order int",
-            gives="x n, t r",
-            of=TEMPERED,
-            kernel=_slopes,
-        ),
-    ),
-)
+def _of(kernel: Callable[..., Any], slopes: Callable[..., Any], **how: Any) -> Operation:
+    """Declare the map by the two functions that make it and its way back."""
+    back = Operation(
+        name="",
+        takes="cotangent n, x n, p n, t #, order int",
+        gives="x n, t r",
+        of=TEMPERED,
+        kernel=slopes,
+    )
+    return Operation(
+        name="",
+        takes="x n, t #, order int",
+        gives="p n",
+        of=TEMPERED,
+        kernel=kernel,
+        plain=_plain,
+        back=(back,),
+        **how,
+    )
 
 
-BY_KERNEL = Operation(
-    name="",
-    takes="x n, t #, order int",
-    gives="p n",
-    of=TEMPERED,
-    kernel=lambda chooser, given, order: chooser.taylor(
-        given.scores, given.temperature, zeros(order)
-    ),
-    plain=_plain,
-    back=(
-        Operation(
-            name="",
-            takes="cotangent n, x n, p n, t #, order int",
-            gives="x n, t r",
-            of=TEMPERED,
-            kernel=lambda chooser, given, cotangent, p, order: chooser.taylor_gradients(
-                given.scores, p, cotangent, given.temperature, zeros(order)
-            ),
-        ),
+TAYLOR = _of(lambda _, given, order: _quickly(given, order), _slopes)
+
+BY_KERNEL = _of(
+    lambda chooser, given, order: chooser.taylor(given.scores, given.temperature, zeros(order)),
+    lambda chooser, given, cotangent, p, order: chooser.taylor_gradients(
+        given.scores, p, cotangent, given.temperature, zeros(order)
     ),
     offered="taylor",
 )

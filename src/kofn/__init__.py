@@ -29,16 +29,10 @@ from kofn import links
 from kofn.arrays.when_imported import import_after as _import_after
 from kofn.links import Link
 from kofn.maps import gates as _gates
-from kofn.maps import logarithms as _logarithms
 from kofn.maps import softmax as _softmax
-from kofn.maps import softmax_variants as _softmax_variants
-from kofn.maps import sparse_softmax as _sparse_softmax
 from kofn.maps import topk as _topk
 from kofn.maps.gates import *
-from kofn.maps.logarithms import *
 from kofn.maps.softmax import *
-from kofn.maps.softmax_variants import *
-from kofn.maps.sparse_softmax import *
 from kofn.maps.topk import *
 
 if _typing.TYPE_CHECKING:
@@ -61,11 +55,14 @@ if _typing.TYPE_CHECKING:
     from kofn.losses import fenchel_young_loss as fenchel_young_loss
     from kofn.maps.assignment.weights import *
     from kofn.maps.knapsack import *
+    from kofn.maps.logarithms import *
     from kofn.maps.ordered.largest import topk as topk
     from kofn.maps.ordered.quantiles import *
     from kofn.maps.ordered.segments import *
     from kofn.maps.perturbed import *
     from kofn.maps.segments import *
+    from kofn.maps.softmax_variants import *
+    from kofn.maps.sparse_softmax import *
     from kofn.metrics.temperature import temperature_for as temperature_for
 
 __version__ = "0.1.0"
@@ -84,9 +81,12 @@ _FILES = {
     "distributions.relaxed_one_hot": ["RelaxedOneHot"],
     "maps.assignment.weights": ["soft_assignment", "soft_assignment_prices"],
     "maps.knapsack": ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"],
+    "maps.logarithms": ["log_soft_topk", "log_entmax"],
     "maps.ordered.quantiles": ["quantile"],
     "maps.ordered.segments": ["segment_topk", "segment_quantile"],
     "maps.perturbed": ["perturbed_argmax"],
+    "maps.softmax_variants": ["taylor_softmax"],
+    "maps.sparse_softmax": ["sparse_softmax"],
     "maps.segments": [
         "segment_soft_topk",
         "segment_soft_topk_threshold",
@@ -116,14 +116,14 @@ __all__ = [
     "projections",
     # choosing one
     *_softmax.__all__,
-    *_sparse_softmax.__all__,
-    *_softmax_variants.__all__,
+    *_FILES["maps.sparse_softmax"],
+    *_FILES["maps.softmax_variants"],
     *_FILES["maps.perturbed"],
     # choosing in ragged rows
     *_FILES["maps.segments"],
     *_FILES["maps.ordered.segments"],
     # logarithms of weights
-    *_logarithms.__all__,
+    *_FILES["maps.logarithms"],
     # distributions over choices, and learning through their samples
     *_FILES["distributions.k_subset"],
     *_FILES["distributions.plackett_luce"],

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-import uuid
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -85,7 +85,7 @@ class Link:
         self.name = f"your own, with cdf {getattr(cdf, '__qualname__', cdf)}"
         self._infinite_tails: bool | None = None if sf and quantile else False
         # A saved program must not find another link under the same id in another process.
-        self.id = register(self, f"{self.name}, {uuid.uuid4().hex[:12]}")
+        self.id = register(self, f"{self.name}, {os.urandom(6).hex()}")
 
     def __repr__(self) -> str:
         alpha = self.alpha

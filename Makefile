@@ -28,6 +28,9 @@ KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/xla JAX_PERSISTENT_CACHE_MIN_C
 # One thread per test process, because there are as many processes as cores.
 PYTEST := $(KEPT) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# What `make test` and `make test-slow` run between them.
+ORDINARY := not full and not extras and not dist and not browser and not gpu
+
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
 # what is tested at each, all of it or a sample.
 OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import library; \
@@ -47,7 +50,7 @@ GPU_WHEELS := pytest iniconfig pluggy packaging pygments pytest-xdist execnet ty
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
+.PHONY: help demo test test-slow slow test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-24s%s\n", $$1, $$2}'
@@ -55,8 +58,14 @@ help:  ## list the targets
 demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by many methods
 	$(BIN)/kofn select --force
 
-test: $(READY)  ## run the test suite
+test: $(READY)  ## run the test suite, but for the cases that take seconds each
 	$(PYTEST)
+
+test-slow: $(READY)  ## run those cases: what XLA and Inductor compile, processes that import PyTorch
+	$(PYTEST) -m slow $$(cut -d: -f1 tests/slow.txt | sort -u)
+
+slow: $(READY)  ## measure what each test takes, and write tests/slow.txt anew
+	PYTHONPATH=tests $(PYTEST) -m "$(ORDINARY)" -p slow
 
 test-all: test-full test-reference  ## run all tests (marker `full` too), then most of them again without kernels
 

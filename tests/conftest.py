@@ -31,6 +31,7 @@ from jax_programs import let_go, let_go_of_many
 from pairs import leave_to_the_full_run
 from places import TESTS
 from repeated_on_jax import EDGES, REPEATED
+from slow import leave_to_the_slow_run
 from support import Framework
 
 # For type checkers, and of processes of its own: pytest would import them to find doctests.
@@ -173,5 +174,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ):
             item.add_marker(pytest.mark.full)
     leave_to_the_full_run(items)
+    leave_to_the_slow_run(items)
     # A worker that came upon one of them last would end long after the others.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -27,6 +27,9 @@ from kofn.links import exponential
 MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
 
+AS_ARRAYS = 2
+"""Threads of array code that need as long for many tokens as `required` alone, or longer."""
+
 _UNUSED: Any = None
 _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
@@ -249,7 +252,7 @@ def required(shape: tuple[int, ...], k: int) -> Callable[..., bool] | None:
     """
     count, n = shape
     room = mixed.room_of_required(n, k + 1, count, 4)
-    if not room or not serves(shape):
+    if not room or not (serves(shape) or torch.get_num_threads() <= AS_ARRAYS):
         return None
     run = native.function(code_of("required", 4))
     place = count * k / n

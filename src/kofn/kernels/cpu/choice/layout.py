@@ -60,12 +60,17 @@ def room_of_choices(n: int, k: float, size: int) -> int:
     return 2 * kept_of(n, whole) * ROWS * size // 8
 
 
+def apart_of(count: int) -> int:
+    """Return how far the keys of experts are apart: no power of 2, at which caches hold few."""
+    return -(-count // ROWS) * ROWS + ROWS
+
+
 def room_of_required(n: int, k: int, count: int, size: int) -> int:
     """Return the words that required.py needs for the k-th largest of rows, 0 where it serves none:
     columns twice, rows with a bias, an answer, keys.
     """
     kept = kept_of(n, k)
-    return kept and -(-((2 * kept + n) * ROWS + n + n * count) * size // 8)
+    return kept and -(-((2 * kept + n) * ROWS + n + n * apart_of(count)) * size // 8)
 
 
 def room_of(n: int, k: int) -> int:

@@ -44,6 +44,9 @@ def places_of_share(histogram: Tensor, k: float, infinite: Tensor | None = None)
     return torch.where(counts > 0, place, math.nan)[:, 0]
 
 
+EXACT = 2.0**-100
+
+
 class Grid:
     """Bins [i, i + 1)·2^e, for the least e with which `bins` of them cover a range.
 
@@ -72,8 +75,15 @@ class Grid:
 
     def counts(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """Return how many of the values [T, E] are in each bin, [E, bins]."""
-        places = torch.floor(values.double() / self.width).sub_(self.first)
-        return _counted(places, weights, self.bins)
+        # Places are float32 numbers, too, and what leads to them is exact, for a width is a power
+        # of 2; a greater one than 1, or a least one's inverse, might leave their range.
+        exact = values.dtype is torch.float32 and is_at_hand(values) and EXACT < self.width <= 1
+        values, (width, first) = (
+            (values, (self.width.float(), self.first.float()))
+            if exact
+            else (values.double(), (self.width, self.first))
+        )
+        return _counted((values / width).floor_().sub_(first), weights, self.bins)
 
     def recounted(self, histogram: Tensor, before: Grid) -> Tensor:
         """Return a histogram of the grid of a part of the range in this one."""
@@ -108,7 +118,8 @@ def _counted(places: Tensor, weights: Tensor | None, bins: int) -> Tensor:
     experts = places.shape[-1]
     starts = bins * torch.arange(experts, device=places.device)
     if weights is None:  # to count is quicker than to scatter
-        own = places.clamp_(0, bins - 1).to(torch.int64).add_(starts)
+        few = torch.int32 if experts * bins < 2**31 else torch.int64
+        own = places.clamp_(0, bins - 1).to(few).add_(starts.to(few))
         return own.flatten().bincount(minlength=experts * bins).view(experts, bins)
     weights = weights[:, None] * places.isfinite()
     places = places.nan_to_num(0.0, 0.0, 0.0).clamp(0, bins - 1).to(torch.int64) + starts
@@ -133,14 +144,15 @@ def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     left_out = experts // 2 if experts >= 16 else experts // 4
     if not left_out:
         return values
-    apart = values - center
-    size = apart.abs()
     # One of those that count is 0, and all others would have to be as near by chance.
     far = max(64.0, 2.0 ** (24 / (experts - left_out - 1)))
     if is_at_hand(values):  # to sort takes thirty times as long as to see that none is beyond
-        fit = (size * far >= size.amax(-1, keepdim=True)).sum(-1) > left_out
-        if fit.all():
+        size = (values - center).abs_()
+        near = (size.amax(-1, keepdim=True) <= size.mul_(far)).view(torch.uint8)
+        if (near.sum(-1, dtype=torch.int32) > left_out).all():
             return values
+    apart = values - center
+    size = apart.abs()
     usual = size.topk(left_out + 1, -1).values[..., -1:]
     limit = usual * far
     beyond = (size > limit) & (limit > 0) & size.isfinite()

@@ -243,7 +243,7 @@ def perturbed_accuracy_loss(
 ) -> ArrayT:
     """Return −Pr(target is the largest of scores + T·noise), the negative expected accuracy.
 
-    Bounded and flat as `accuracy_loss` is, for labels of which many are wrong.
+    It is bounded and flat as `accuracy_loss` is, for data where many labels are wrong.
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for

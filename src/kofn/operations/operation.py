@@ -10,8 +10,8 @@ A call goes down these layers, and its answer comes back the same way:
     adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
                       jax/: a primitive with its rules; shards/: rows in several processes
                       segments.py: a loop over blocks; array_code.py: θ first, then the formula
-    operations/       the declarations: which kernels, which formulas, the arrays kept for the way
-    back formulas/         array code at a known θ, with all derivatives: it defines the answer
+    operations/       the declarations: which kernels, which formulas, what the way back keeps
+    formulas/         array code at a known θ, with all derivatives: it defines the answer
     kernels/, solver/ compiled code; θ in array code
 
 The contract:
@@ -24,7 +24,7 @@ The contract:
 - The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
   take, and nothing else: this is all the memory that a call holds until then.
 - First derivatives are ways back, kernels mostly. A way back is differentiated as
-`reference` at the kept θ.
+  `reference` at the kept θ.
 - A kernel that gives up on a row says so, and array code does this row.
 - No answer shares memory with an argument or another answer, and every entry of it is written.
 - The name of an operation and its line of arguments are a torch operator. Saved programs know it by
@@ -154,7 +154,7 @@ class Operation:
     that returns it.
     """
     tangents: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]] | None = None
-    """Returns formulas of tangents of x, k and t, of which some may be None: the answer's tangent,
+    """Returns formulas of tangents of x, k and t; some may be None: the answer's tangent,
     (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
     """
     sloped: Callable[..., Any] | None = None
@@ -227,7 +227,7 @@ class Operation:
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
     learned_arrays: tuple[str, ...] = field(init=False)
-    """The arrays beside the rows that have a cotangent."""
+    """The arrays other than the rows that have a cotangent."""
     kept: tuple[int, ...] = field(init=False)
     """The places of the answers that the way back takes."""
     names_kept: tuple[str, ...] = field(init=False)

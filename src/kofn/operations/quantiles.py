@@ -38,6 +38,6 @@ QUANTILE = Operation(
     ),
     offered="quantile",
 )
-"""What is at a share of the way between the numbers of two ranks, of which the second is the same
+"""The number at a share of the way between the numbers of two ranks; the second rank is the same
 or the next one.
 """

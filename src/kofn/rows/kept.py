@@ -45,7 +45,7 @@ class Kept(NamedTuple):
     form: Form  # of the caller's scores
     scores: Array  # the caller's, with `dim` last
     at: tuple[Array, ...]  # what indexes them by these entries; padding stands for entry 0
-    own: Array | None = None  # scores of labels, (rows,), gathered with those of the sets
+    own: Array | None = None  # scores of labels, (rows,), gathered with the sets' scores
 
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""

@@ -84,7 +84,7 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
 
 
 def _of_side(upper: Array, sides: Sequence[Array], over: Reductions) -> Array:
-    """Return per entry the number per row of its side: of what is not above ½, and of what is."""
+    """Return per entry its side's number per row; `sides` are the numbers for F ≤ ½ and F > ½."""
     below, above = map(over.expand, sides)
     return namespace(upper).where(upper, above, below)
 

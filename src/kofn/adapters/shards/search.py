@@ -168,12 +168,12 @@ def _searched(
         high=Place(high, zero),
         last=zero + math.inf,
         active=active,
-        found=none,
+        converged=none,
         flat=none,
     )
     looks = Looks()
     search = newton_search(p, begin, looks.balance, ROUNDS)
-    lost = active & ~search.found
+    lost = active & ~search.converged
     if bool(lost.any()):
         place = between_neighbours(p.narrow(), lost)
         at = Place(place.anchor.double(), place.offset.double())

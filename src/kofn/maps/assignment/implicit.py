@@ -62,7 +62,7 @@ def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tup
 def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
     """Return F′ of each entry, and what to add to scores at an end of the support, to rounding.
 
-    There F′ is the slope of the inner side, by which whole margins may join what is in parts. No
+    There F′ is the slope of the inner side, by which whole margins may join those in parts. No
     scores nearby have all of these inside, but all have a place outside, with the same weights.
     """
     xp = namespace(y)
@@ -77,7 +77,7 @@ def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
 
 
 def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
-    """Return δ after two Newton steps: its value is 0, its derivatives are those of the prices."""
+    """Return δ after two Newton steps: its value is 0, and it has the derivatives of the prices."""
     xp = namespace(p.x)
     delta, steps = xp.zeros_like(beta), steps_of(xp, p)
     for step in range(2):

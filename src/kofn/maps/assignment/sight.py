@@ -86,13 +86,13 @@ class Rows(NamedTuple):
 
 
 def rows_of(x: Array, k: Array, spread: Array, link: Link) -> Rows:
-    """Return rows like those of the matrices x."""
+    """Return what solves for weights and thresholds of rows as long as the matrices' x."""
     when = only_if_like(x) if isinstance(link, BuiltIn) and not is_jax(x) else None
     return Rows(namespace_like(x), when, k, spread, link, route.again(WEIGHTS, x, k, link))
 
 
 class InMemory(NamedTuple):
-    """Matrices as arrays, with what is the same at all prices."""
+    """Matrices as arrays, with the numbers that are the same at all prices."""
 
     x: Array
     c: Array

@@ -72,11 +72,11 @@ def segment_topk(
     Example:
         >>> import numpy as np
         >>> from kofn import segment_topk
-        >>> found = segment_topk(np.array([4.0, 2.0, 7.0, 9.0]), 2, ptr=np.array([0, 3, 4]))
-        >>> found.values
+        >>> largest = segment_topk(np.array([4.0, 2.0, 7.0, 9.0]), 2, ptr=np.array([0, 3, 4]))
+        >>> largest.values
         array([[  7.,   4.],
                [  9., -inf]])
-        >>> found.indices
+        >>> largest.indices
         array([[ 2,  0],
                [ 3, -1]])
     """

@@ -74,9 +74,9 @@ def sparse_flex_attention(
         >>> from kofn import nn
         >>> query, key, value = (torch.randn(1, 2, 8, 4) for _ in range(3))
         >>> with torch.no_grad():  # doctest: +SKIP
-        ...     found = nn.sparse_flex_attention(query, key, value, weights="sparsemax")
+        ...     out = nn.sparse_flex_attention(query, key, value, weights="sparsemax")
         >>> wanted = nn.sparse_attention(query, key, value, weights="sparsemax")  # doctest: +SKIP
-        >>> torch.allclose(found, wanted, atol=1e-5)  # doctest: +SKIP
+        >>> torch.allclose(out, wanted, atol=1e-5)  # doctest: +SKIP
         True
     """
     if others:

@@ -120,7 +120,7 @@ def _searched(p: Columns, each: Passes, seen: Survey, open_: np.ndarray) -> Plac
 
     start, low, high = _bracket(p, seen, open_)
     search = newton_search(p, begun(start, low, high, open_), look, bisections(p.k))
-    sure = search.found & ~search.flat & ((slopes > 0) | (p.link.capped is False))
+    sure = search.converged & ~search.flat & ((slopes > 0) | (p.link.capped is False))
     lost = open_ & ~sure
     if not lost.any():
         return search.at

@@ -1,7 +1,7 @@
 """A matrix whose rows come in blocks, and what its margins settle.
 
 Between passes there is a number or a few for each column, and none for rows: what margins and
-prices mean for a row is found anew in each pass.
+prices mean for a row is computed again in each pass.
 """
 
 from __future__ import annotations

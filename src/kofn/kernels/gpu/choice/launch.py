@@ -170,8 +170,8 @@ def smooth_quantile_gradients(
 ) -> Tensor:  # fmt: skip
     x, each = rows.packed(x), slopes * cotangent
     first, second = (
-        rows.threshold_gradients(x, g, found, number, temperature, LOGISTIC_LINK)[0]
-        for g, found, number in zip(each, theta, k, strict=True)
+        rows.threshold_gradients(x, g, at, number, temperature, LOGISTIC_LINK)[0]
+        for g, at, number in zip(each, theta, k, strict=True)
     )
     return first.add_(second)
 

@@ -47,9 +47,9 @@ def _between(a, b, share):
     low, high = tl.where(usual, a, 0.0), tl.where(usual, b, 0.0)
     inside = low + share * (high - low)
     inside = tl.where(tl.abs(high - low) < INF, inside, low * (1.0 - share) + high * share)
-    found = tl.where(usual, inside, tl.where(both, a + b, a))
+    between = tl.where(usual, inside, tl.where(both, a + b, a))
     one, two = tl.where(usual, 1.0 - share, 1.0), tl.where(usual, share, both.to(tl.float32))
-    return found, one, two
+    return between, one, two
 
 
 @triton.jit
@@ -92,9 +92,9 @@ def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         which = met[:, None] + tl.cumsum(tie, axis=1) - 1
         next_place += tl.sum(tl.where((tie > 0) & (which == other[:, None]), columns, 0), axis=1)
         met += tl.sum(tie, axis=1)
-    found, one, two = _between(number_at(first), number_at(second), rows * 0.0 + given.share)
+    between, one, two = _between(number_at(first), number_at(second), rows * 0.0 + given.share)
     has_nan = tl.sum(bad, axis=1) > 0
-    tl.store(given.out_at + rows, tl.where(has_nan, float("nan"), found), mask=here)
+    tl.store(given.out_at + rows, tl.where(has_nan, float("nan"), between), mask=here)
     tl.store(given.slopes_at + rows, tl.where(has_nan, float("nan"), one), mask=here)
     tl.store(given.slopes_at + given.count + rows, tl.where(has_nan, float("nan"), two), mask=here)
     tl.store(given.places_at + rows, place.to(tl.int64), mask=here)
@@ -148,8 +148,8 @@ def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     is_empty = tl.sum(some, axis=1) == 0
     a = _threshold(given.first_at, given, rows, here, is_empty)
     b = _threshold(given.second_at, given, rows, here, is_empty)
-    found, one, two = _between(a, b, rows * 0.0 + given.share)
-    tl.store(given.out_at + rows, found, mask=here)
+    between, one, two = _between(a, b, rows * 0.0 + given.share)
+    tl.store(given.out_at + rows, between, mask=here)
     tl.store(given.slopes_at + rows, one, mask=here)
     tl.store(given.slopes_at + given.count + rows, two, mask=here)
 

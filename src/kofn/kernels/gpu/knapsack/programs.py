@@ -188,12 +188,12 @@ def _logs(KIND: tl.constexpr, x, c, theta, alpha):
     if is_balanced_by_logs(KIND):
         narrow = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
         _, _, logs = by_logs(KIND, narrow, alpha)
-        found = logs.to(tl.float64)
+        log_slope = logs.to(tl.float64)
     elif KIND == NORMAL:
-        found = z * z * -0.5 - HALF_LOG_2_PI
+        log_slope = z * z * -0.5 - HALF_LOG_2_PI
     else:
-        found = -tl.abs(z) - (LOG_2 if KIND == LAPLACE else 0.0)
-    return found
+        log_slope = -tl.abs(z) - (LOG_2 if KIND == LAPLACE else 0.0)
+    return log_slope
 
 
 @triton.jit

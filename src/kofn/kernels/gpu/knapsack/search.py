@@ -216,17 +216,17 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
 @triton.jit
 def _end(KIND: tl.constexpr, given, stretch, c_row, row, hi, lo, alpha, BLOCK: tl.constexpr):
     """Return the θ, in two numbers, from which on the first of the entries bought is not whole."""
-    old, found, rest = price(KIND, hi, lo, row.t, alpha), hi * 0.0, hi * 0.0
+    old, end, rest = price(KIND, hi, lo, row.t, alpha), hi * 0.0, hi * 0.0
     for _i in tl.static_range(2):
-        theta = price(KIND, found, rest, row.t, alpha)
+        theta = price(KIND, end, rest, row.t, alpha)
         least = tl.zeros((stretch.here.shape[0], BLOCK), tl.float64) + WHOLE
         for at in range(0, given.n, BLOCK):
             x, c, pays = paying(stretch, c_row, at, row.scale, BLOCK)
             _, upper, _, _ = tail(KIND, place(KIND, x, c, old), alpha)
             gap = (distance(x, c, theta) - theta.end[:, None]) / tl.where(pays, c, 1.0)
             least = tl.minimum(least, tl.where(pays & upper, gap, WHOLE))
-        found, rest = two_sum(found, tl.min(least, axis=1))
-    return found, rest
+        end, rest = two_sum(end, tl.min(least, axis=1))
+    return end, rest
 
 
 @triton.jit

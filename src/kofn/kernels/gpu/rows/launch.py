@@ -97,10 +97,10 @@ def log_gradients(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
     x, cotangent = packed(x), packed(cotangent)
-    given, found = _given(x, k, temperature, theta, link), empty(x, x.shape)
+    given, in_x = _given(x, k, temperature, theta, link), empty(x, x.shape)
     in_rows = empty(theta, theta.shape)
-    _known("log_gradients", given, link, cotangent, found, in_rows)
-    slopes = found, in_rows, False
+    _known("log_gradients", given, link, cotangent, in_x, in_rows)
+    slopes = in_x, in_rows, False
     if not of_alpha:
         return slopes
     return *slopes, in_alpha(x, cotangent, theta, temperature, link, logs=True)
@@ -111,17 +111,17 @@ def threshold_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
     x = packed(x)
-    found, in_rows = empty(x, x.shape), empty(theta, theta.shape)
+    in_x, in_rows = empty(x, x.shape), empty(theta, theta.shape)
     given = _given(x, k, temperature, theta, link)
-    _known("threshold_gradients", given, link, packed(cotangent), found, in_rows)
-    return found, in_rows
+    _known("threshold_gradients", given, link, packed(cotangent), in_x, in_rows)
+    return in_x, in_rows
 
 
 def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
-    found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
-    _known("values", _given(x, k, temperature, theta, link), link, found)
-    return found
+    out, x = empty(theta, (3, *theta.shape[1:])), packed(x)
+    _known("values", _given(x, k, temperature, theta, link), link, out)
+    return out
 
 
 def losses(
@@ -136,16 +136,16 @@ def losses(
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
-    found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
+    out = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
     residual = empty(x, x.shape, torch.float32) if wanted else None
     ignored, by_class = rated or (_NO_LABEL, None)
     # An array that nobody touches stands for one that is not there.
     into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
-    to = of_losses.Compared(target, into, found, each, ignored)
+    to = of_losses.Compared(target, into, out, each, ignored)
     how = wanted, rated is not None, by_class is not None
     if likely:
-        _answer(of_losses.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
-        return found, residual, False
+        _answer(of_losses.likelihoods, _given(x, k, temperature, out, link), None, (to,), *how)
+        return out, residual, False
     k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
     soft = not labels and target.is_floating_point()
@@ -154,9 +154,9 @@ def losses(
     _answer(of_losses.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
         bent = link.omega(target.double()).sum(-1).float()
-        found[0] += bent if rated is None else (bent * found[2]).masked_fill_(found[2] == 0, 0)
+        out[0] += bent if rated is None else (bent * out[2]).masked_fill_(out[2] == 0, 0)
     slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
-    return (found, residual, False) if slopes is None else (found, residual, False, slopes)
+    return (out, residual, False) if slopes is None else (out, residual, False, slopes)
 
 
 def missed(
@@ -170,13 +170,13 @@ def missed(
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, batch = packed(x), x.shape[:-1]
-    found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
+    out, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)
-    to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
-    given = _given(x, 1.0, epsilon, found, _ANY)
+    to = of_losses.Compared(packed(target), packed(values), out, each, ignored)
+    given = _given(x, 1.0, epsilon, out, _ANY)
     how = by_class is not None, epsilon > 0, known
     _answer(of_losses.missed, given, None, (to, labels), *how)
-    return found, labels
+    return out, labels
 
 
 def margins(

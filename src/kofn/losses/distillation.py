@@ -12,12 +12,7 @@ from kofn.arrays.checks import check_choice, check_flag, check_same_kind
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, full_like, is_torch
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.operations import (
-    as_indices,
-    divided_as,
-    take_along_last,
-    with_undivided_rows,
-)
+from kofn.arrays.operations import as_indices, divided_as, take_along_last, with_undivided_rows
 from kofn.arrays.tracing import at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import named as formulas

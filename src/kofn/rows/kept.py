@@ -12,16 +12,7 @@ import numpy as np
 from kofn.arrays.checks import check_mask, check_same_kind, refuse_divided, shown
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.form import Form, form_of
-from kofn.arrays.kinds import (
-    Array,
-    adopt,
-    beside,
-    cast,
-    dtype_name,
-    is_torch,
-    move_axis,
-    namespace,
-)
+from kofn.arrays.kinds import Array, adopt, beside, cast, dtype_name, is_torch, move_axis, namespace
 from kofn.arrays.operations import arange, as_indices
 from kofn.arrays.tracing import at_hand
 from kofn.links import exponential

@@ -15,15 +15,7 @@ import jax
 from kofn.adapters.jax.alphas import in_kinds
 from kofn.adapters.jax.linear import Linear, Pull, Which, differentiate, pushed
 from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
-from kofn.adapters.jax.rows import (
-    entries_of,
-    known,
-    names_of,
-    packed,
-    prepared,
-    solved,
-    total,
-)
+from kofn.adapters.jax.rows import entries_of, known, names_of, packed, prepared, solved, total
 from kofn.adapters.jax.tangents import changes_of
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir

@@ -9,16 +9,7 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.flow import namespace_like, only_if_like
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    contiguous,
-    full_like,
-    is_jax,
-    is_torch,
-    namespace,
-    quiet,
-)
+from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_torch, namespace, quiet
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.arrays.without_onnx import refuse

@@ -26,13 +26,7 @@ from kofn.arrays.kinds import (
     quiet,
 )
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.operations import (
-    as_numbers,
-    comparable,
-    flattened,
-    greatest,
-    take_along_last,
-)
+from kofn.arrays.operations import as_numbers, comparable, flattened, greatest, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.maps.ordered.interpolated import (
     INTERPOLATIONS,

@@ -9,13 +9,7 @@ from torch import Tensor
 
 from kofn.adapters import kept_kernels
 from kofn.arrays.tracing import is_at_hand
-from kofn.maps.balance import (
-    Groups,
-    are_finite,
-    bias_of_share,
-    known_tokens,
-    required_bias,
-)
+from kofn.maps.balance import Groups, are_finite, bias_of_share, known_tokens, required_bias
 from kofn.nn.routing.histogram import (
     Grid,
     counts_in_range,

@@ -73,8 +73,7 @@ def _last_key(keys: Any, amounts: Array, wanted: Array, over: Reductions) -> Any
 
     def reach(key: Array) -> Array:
         reached = over.sum(xp.where(keys >= over.expand(key), amounts, 0.0))
-        enough: Array = reached >= wanted
-        return enough
+        return reached >= wanted
 
     def refine(state: tuple[Any, Any]) -> tuple[Any, Any]:
         key, bit = state
@@ -191,8 +190,7 @@ def _with_ends(entropy: Array, rows: Rows, greatest: Array) -> Array:
 
 def _has_top(rows: Rows) -> Array:
     """Return which rows have scores of +inf; k was 1."""
-    flags: Array = (rows.k <= 0) & (rows.top_weight > 0)
-    return flags
+    return (rows.k <= 0) & (rows.top_weight > 0)
 
 
 def loss(

@@ -29,8 +29,7 @@ def by_arrays(p: Array, of: Sum, numbers: Numbers = ()) -> Array:
     """Return the sums of a row, (…), or (count, …) of more than one."""
     xp = namespace(p)
     sums = [xp.sum(term, axis=-1) for term in of.terms(p, *numbers)]
-    answer: Array = sums[0] if of.count == 1 else xp.stack(sums)
-    return answer
+    return sums[0] if of.count == 1 else xp.stack(sums)
 
 
 @lru_cache

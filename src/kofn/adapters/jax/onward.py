@@ -102,8 +102,7 @@ class _Code:
 
         def loss(alpha: jax.Array) -> jax.Array:
             own = *arrays[:place], alpha, *arrays[place + 1 :]
-            of_loss: jax.Array = self._compared(own, settings, over)[2]
-            return of_loss
+            return self._compared(own, settings, over)[2]
 
         alpha = arrays[place]
         return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]

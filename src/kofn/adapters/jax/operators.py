@@ -187,8 +187,7 @@ def bind(operator: Operator, *arrays: jax.Array, settings: Settings) -> list[jax
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
     like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
-    outputs: list[jax.Array] = primitive_of(operator).bind(*like, settings=settings)
-    return outputs
+    return primitive_of(operator).bind(*like, settings=settings)
 
 
 def _lowered(

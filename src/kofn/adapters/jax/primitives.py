@@ -34,8 +34,7 @@ def answer(
         rows = [stop_gradient(each) for each in rows]
     is_linear = operation.back and operation.moves_as is None
     operator = linear_of(operation, of).forward if is_linear else choice_of(operation)
-    last: jax.Array = bind(operator, *rows, settings=settings)[-1]
-    return last
+    return bind(operator, *rows, settings=settings)[-1]
 
 
 @cache
@@ -120,8 +119,7 @@ class _Code:
     def _reference(self, rows: Any, over: Reductions, theta: Any) -> jax.Array:
         own = {"theta": theta} if self.operation.at_theta else {}
         assert self.operation.reference is not None
-        answer: jax.Array = self.operation.reference(rows, over=over, **own)
-        return answer
+        return self.operation.reference(rows, over=over, **own)
 
     def _at(self, theta: Any, settings: Settings, over: Reductions) -> Callable[..., jax.Array]:
         """Return the answer as a function of the arrays that move, where θ is known."""

@@ -51,8 +51,7 @@ def prepared(
 ) -> Sequence[jax.Array]:
     """Return the arrays that are rows, as they follow from others, too."""
     given = operation.prepared(packed(of, settings, rows), *others)
-    arrays: Sequence[jax.Array] = of.tensors(given)
-    return arrays
+    return of.tensors(given)
 
 
 def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:

@@ -136,8 +136,7 @@ def _by_formula(
     rows, theta, kept = _known(operation, shards, known)
     if "still" in kept:
         v = torch.where(kept.pop("still"), 0.0, v)
-    pulled: Grads = operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
-    return pulled
+    return operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
 
 
 def _by_graph(
@@ -189,8 +188,7 @@ def _knapsack_answer(operation: Operation, shards: Shards) -> Tensor:
         return _plain_answer(operation, shards)
     if any(learned):
         return eager.recorded(served, _run, None, shards, (), ())
-    threshold: Tensor = served.kernel(None, shards)[0]
-    return threshold
+    return served.kernel(None, shards)[0]
 
 
 def knapsack_choice(shards: Shards) -> Tensor:
@@ -205,8 +203,7 @@ def knapsack_choice(shards: Shards) -> Tensor:
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
     assert operation.reference is not None
     rows, over = given_rows(shards.given, shards.over), shards.over
-    answer: Tensor = operation.reference(rows, over=over, theta=theta_of(rows, over))
-    return answer
+    return operation.reference(rows, over=over, theta=theta_of(rows, over))
 
 
 def _knapsack_weights(_: object, shards: Shards) -> tuple[Tensor, ...]:

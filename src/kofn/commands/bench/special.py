@@ -157,8 +157,7 @@ def balance(case: Case) -> Iterator[Contender]:
 
 def _step(router: Any, logits: torch.Tensor) -> torch.Tensor:
     router.step()
-    weights: torch.Tensor = router.choose(logits, None, len(logits))[0]
-    return weights
+    return router.choose(logits, None, len(logits))[0]
 
 
 def floor(case: Case) -> Iterator[Contender]:

@@ -21,5 +21,4 @@ def serving(link: Any, *arrays: Array) -> kernels.NoiseKernels | None:
     if any(map(_is_followed, arrays)):
         return None
     kind = "torch" if is_torch(arrays[0]) else "numpy"
-    served: kernels.NoiseKernels | None = kernels.serving_of("noise", arrays[0], kind, link)
-    return served
+    return kernels.serving_of("noise", arrays[0], kind, link)

@@ -46,5 +46,4 @@ def on_lattice(given: Given) -> Array | None:
     backend = kernels.serving_of("noise", x, given.form.kind, given.link)
     if backend is None or not contract.on_lattice(x, given.link) or not x.max() < math.inf:
         return None
-    answer: Array = route.computed(ON_LATTICE, backend, given, ())
-    return answer
+    return route.computed(ON_LATTICE, backend, given, ())

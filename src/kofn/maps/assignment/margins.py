@@ -140,5 +140,4 @@ def impossible(xp: Any, margin: Array, most: Array) -> Array:
     """Return whether a margin of a matrix is NaN, or out of range by more than rounding."""
     rounding = TOLERANCE * (1 + most)
     good = (margin >= -rounding) & (margin <= most + rounding)
-    beyond: Array = xp.any(~good, axis=-1)
-    return beyond
+    return xp.any(~good, axis=-1)

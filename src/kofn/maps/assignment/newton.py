@@ -77,8 +77,7 @@ class Steps(NamedTuple):
         """Return prices of mean 0 over the columns that are open, 0 for the others."""
         xp, some = self.xp, self.some
         mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / self.number
-        centred: Array = xp.where(some, beta - mean[..., None], 0.0)
-        return centred
+        return xp.where(some, beta - mean[..., None], 0.0)
 
 
 def steps_of(xp: Any, p: Columns) -> Steps:
@@ -137,8 +136,7 @@ def schur(xp: Any, product: Array, columns: Array, scale: Array, level: Array, a
     """
     whole = diagonal(xp, columns, at) - product
     across = level[..., :, None] * level[..., None, :]
-    inverse: Array = whole / scale[..., :, None] / scale[..., None, :] + across
-    return inverse
+    return whole / scale[..., :, None] / scale[..., None, :] + across
 
 
 def weighted(xp: Any, slopes: Array) -> tuple[Array, Array]:
@@ -164,8 +162,7 @@ def curvature(xp: Any, slopes: Array, step: Array) -> Array:
     rows = xp.sum(slopes, axis=-1)
     mean = (slopes @ step[..., None])[..., 0] / xp.where(rows > 0, rows, 1.0)
     away = step[..., None, :] - mean[..., None]
-    curved: Array = xp.sum(slopes * away**2, axis=(-2, -1))
-    return curved
+    return xp.sum(slopes * away**2, axis=(-2, -1))
 
 
 def on_diagonal(values: Array) -> Array:
@@ -176,8 +173,7 @@ def on_diagonal(values: Array) -> Array:
 
 def diagonal(xp: Any, values: Array, at: Array) -> Array:
     """Return matrices with these diagonals, which lie `at` these entries."""
-    matrices: Array = xp.where(at, values[..., None], 0.0)
-    return matrices
+    return xp.where(at, values[..., None], 0.0)
 
 
 def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:
@@ -223,5 +219,4 @@ def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link
 def room_of(xp: Any, p: Columns) -> Array:
     """Return what the error of a column's sum is relative to; 1 for closed columns."""
     room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
-    relative: Array = xp.where((p.number > 0) & (room > 0), room, 1.0)
-    return relative
+    return xp.where((p.number > 0) & (room > 0), room, 1.0)

@@ -81,8 +81,7 @@ class Rows(NamedTuple):
         """Return the thresholds of rows of scores less prices, 0 where they are infinite."""
         rows, xp = near(self.xp, self.when, y, self.k, t, self.spread), self.xp
         theta = theta_of(self.link, rows.y, self.k, rows.t)
-        finite: Array = xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
-        return finite
+        return xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
 
 
 def rows_of(x: Array, k: Array, spread: Array, link: Link) -> Rows:
@@ -151,5 +150,4 @@ def apart(xp: Any, low: Array, high: Array) -> Array:
     """Return high − low as `spread_of` does."""
     most = float(xp.finfo(high.dtype).max) / 2
     half = xp.clip(high / 2 - low / 2, -math.inf, most / 2)
-    difference: Array = xp.where(high > low, half * 2, 0.0)
-    return difference
+    return xp.where(high > low, half * 2, 0.0)

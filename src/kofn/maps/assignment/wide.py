@@ -57,5 +57,4 @@ def near(xp: Any, when: Any, y: Array, k: Array, t: Array, spread: Array) -> Nea
         one = xp.where(far, 1.0, t)
         return Near(together, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
 
-    close: Near = when(far, brought, plain)
-    return close
+    return when(far, brought, plain)

@@ -184,8 +184,7 @@ class _Rows(NamedTuple):
         if not self.x.shape[0]:
             none = cast(namespace(self.x).sum(self.x), self.x.dtype)  # 0, in the graph of x
             return full_like(self.x, tuple(entries.shape), 0) + none
-        some: Array = self.x[entries]
-        return some
+        return self.x[entries]
 
     @property
     def counts(self) -> Array:

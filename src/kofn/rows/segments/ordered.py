@@ -30,8 +30,7 @@ class Ordered(NamedTuple):
         within = xp.maximum(xp.minimum(places, last[..., None]), none) + self.first[..., None]
         # A segment without entries may begin behind the last one.
         within = xp.minimum(within, full_like(within, (), self.order.shape[0] - 1))
-        entries: Array = self.order[within]
-        return entries
+        return self.order[within]
 
 
 def ordered(x: Array, over: SegmentRows, descending: bool, states: Array | None = None) -> Ordered:

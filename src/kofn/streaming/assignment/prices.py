@@ -162,8 +162,7 @@ class Rounds:
                 self.beta = thresholds(self._passes, of.c[0], of.t[0], link)
 
     def weights(self, part: Part) -> np.ndarray:
-        p: Any = soft_topk(self._scores(part), part.k, **self.how)
-        return p
+        return soft_topk(self._scores(part), part.k, **self.how)
 
     def of_rows(self, part: Part) -> np.ndarray:
         theta: Any = soft_topk_threshold(self._scores(part), part.k, **self.how)

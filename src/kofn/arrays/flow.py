@@ -78,7 +78,7 @@ def namespace_like(x: ArrayT) -> Namespace[ArrayT]:
     return namespace(x)
 
 
-def _only_if_any(flags: Any, function: Callable[[], State], otherwise: State) -> State:
+def _only_if_any(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     return function() if flags.any() else otherwise
 
 

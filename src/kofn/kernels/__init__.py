@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from kofn.arrays.kinds import Array
 from kofn.kernels import cpu, gpu, missing, own
 from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
+from kofn.links.link import Link
 from kofn.links.scalar import ScalarLink
 
 
@@ -44,11 +45,11 @@ class RowKernels(Protocol):
         Weights of half precision are float32 if `single`.
         """
 
-    def threshold(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, bool]:
+    def threshold(self, x: Array, k: Array, temperature: Array, link: Link) -> tuple[Any, bool]:
         """Return (θ, whether the kernel gave up on rows)."""
 
     def gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, (…, n), of k and temperature, (2, …), and, if
@@ -80,15 +81,15 @@ class RowKernels(Protocol):
     """The numbers of links that the next two functions serve."""
 
     def logarithms(
-        self, x: Array, weights: Array, theta: Array, k: Array, temperature: Array, link: Any
+        self, x: Array, weights: Array, theta: Array, k: Array, temperature: Array, link: Link
     ) -> Any:
         """Return log p in the memory of p."""
 
-    def log_weights(self, x: Array, k: Array, temperature: Array, link: Any) -> Any:
+    def log_weights(self, x: Array, k: Array, temperature: Array, link: Link) -> Any:
         """Return (log p, θ, whether the kernel gave up on rows), for rows of half precision."""
 
     def log_gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, from the ones of log p; (2, …), the second for the
@@ -168,23 +169,23 @@ class NoiseKernels(Protocol):
     SERVED: tuple[int, ...]
     """The numbers of contract.py whose links are served."""
 
-    def logs(self, y: Array, link: Any, at: Array) -> Any:
+    def logs(self, y: Array, link: Link, at: Array) -> Any:
         """Return L = Σ log Φ(m − y) of each node."""
 
-    def spread(self, y: Array, link: Any, at: Array, width: Array) -> tuple[Any, Any, Any]:
+    def spread(self, y: Array, link: Link, at: Array, width: Array) -> tuple[Any, Any, Any]:
         """Return (Σ over nodes of width·e^L·φ/Φ like y, L, Σ φ/Φ of each node)."""
 
-    def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
+    def product(self, y: Array, link: Link, at: Array, mass: Array, total: Array, v: Array) -> Any:
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
-    def largest(self, x: Array, temperature: Array | float, link: Any) -> Any:
+    def largest(self, x: Array, temperature: Array | float, link: Link) -> Any:
         """Return the chances p of rows that `contract.on_lattice` and have no NaN or +inf.
 
         These serve in the place of `spread` and `product` there.
         """
 
     def cotangents(
-        self, x: Array, temperature: Array | float, link: Any, v: Array, *p: Array
+        self, x: Array, temperature: Array | float, link: Link, v: Array, *p: Array
     ) -> tuple[Any, Any]:
         """Return the cotangents of scores and temperatures, from v, those of p.
 
@@ -205,7 +206,7 @@ class KnapsackKernels(Protocol):
     values: Callable[[Array, Array, Array, Array, Any, Array], Any]
 
     def gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         costs: Array, of_costs: bool,
     ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
         """Return the cotangents of the scores, of the costs if wanted, of budget and

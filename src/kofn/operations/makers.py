@@ -65,7 +65,7 @@ def summed(
         sums: Array = backend.sums(of, given.scores, theta, *given[1:4])[0] + 0
         return sums
 
-    def back(backend: RowKernels, given: Given, cotangent: Any, p: Array, theta: Array) -> Any:
+    def back(backend: RowKernels, given: Given, cotangent: Array, p: Array, theta: Array) -> Any:
         each = cotangent[..., None] * slope(p)
         return backend.gradients(given.scores, each, theta, *given[1:4])
 

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_torch, namespace
+from kofn.arrays.typing import Namespace
 from kofn.kernels import SumKernels
 from kofn.kernels.cpu.rows.passes import Sum
 from kofn.links import vocabulary
@@ -33,7 +34,7 @@ def by_arrays(p: Array, of: Sum, numbers: Numbers = ()) -> Array:
 
 
 @lru_cache
-def terms_in(of: Sum, xp: Any) -> Any:
+def terms_in(of: Sum, xp: Namespace[Any]) -> Any:
     """Return its formula in a framework's own functions: words look for them at each call."""
     words = {word: getattr(vocabulary, word) for word in vocabulary.__all__}
     own = {word: getattr(xp, name) for word, name in _NAMES.items()}

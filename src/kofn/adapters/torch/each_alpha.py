@@ -21,6 +21,7 @@ from kofn.adapters.theta import theta_of
 from kofn.arrays.torch.state import is_plain, recording
 from kofn.formulas import answers
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
+from kofn.links.link import Link
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
@@ -30,7 +31,7 @@ from kofn.rows.settled import rows_of
 Answers = tuple[Tensor | None, ...]
 
 
-def _serves(x: Tensor, link: Any, framework: str, offered: str) -> Any:
+def _serves(x: Tensor, link: Link, framework: str, offered: str) -> Any:
     """Return the kernels of a general alpha, which serve the special ones, too."""
     if not (isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)):
         return None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.links.link import Link
 
 
 def _is_followed(x: Array) -> bool:
@@ -14,7 +13,7 @@ def _is_followed(x: Array) -> bool:
     return is_torch(x) and (not of_torch.state.is_plain(x) or of_torch.state.is_recorded(x))
 
 
-def serving(link: Any, *arrays: Array) -> kernels.NoiseKernels | None:
+def serving(link: Link, *arrays: Array) -> kernels.NoiseKernels | None:
     """Return the kernels for the rows of the first array, or None."""
     if is_jax(arrays[0]):
         return None

@@ -13,6 +13,7 @@ from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange
+from kofn.arrays.typing import Namespace
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Columns
 from kofn.operations.topk import THETA, WEIGHTS
@@ -90,7 +91,7 @@ def steps_of(xp: Any, p: Columns) -> Steps:
 
 
 def conjugate(
-    xp: Any, part: Array, columns: Array, excess: Array, room: Array, damping: Array
+    xp: Namespace[Any], part: Array, columns: Array, excess: Array, room: Array, damping: Array
 ) -> tuple[Array, Array]:
     """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
 
@@ -171,7 +172,7 @@ def on_diagonal(values: Array) -> Array:
     return numbers[:, None] == numbers
 
 
-def diagonal(xp: Any, values: Array, at: Array) -> Array:
+def diagonal(xp: Namespace[Any], values: Array, at: Array) -> Array:
     """Return matrices with these diagonals, which lie `at` these entries."""
     return xp.where(at, values[..., None], 0.0)
 
@@ -216,7 +217,7 @@ def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link
     return moving, z, link.map_alpha(lambda alpha: alpha[..., None])
 
 
-def room_of(xp: Any, p: Columns) -> Array:
+def room_of(xp: Namespace[Any], p: Columns) -> Array:
     """Return what the error of a column's sum is relative to; 1 for closed columns."""
     room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
     return xp.where((p.number > 0) & (room > 0), room, 1.0)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from kofn.adapters import route
 from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import Array, is_jax, namespace
+from kofn.arrays.typing import Namespace
 from kofn.links.link import BuiltIn, Link
 from kofn.maps.assignment.margins import Columns, Open
 from kofn.maps.assignment.newton import Steps, curvature, slopes_of, steps_of, theta_of
@@ -137,7 +138,7 @@ def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
     return 8 * float(xp.finfo(x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
-def spread_of(xp: Any, x: Array) -> Array:
+def spread_of(xp: Namespace[Any], x: Array) -> Array:
     """Return the difference between the greatest and the least score of each matrix, half of the
     greatest float at most; 0 if no entry is open.
     """

@@ -11,7 +11,7 @@ from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_torch, namespace, quiet
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.typing import ArrayT, LinkName
+from kofn.arrays.typing import ArrayT, LinkName, Namespace
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
@@ -293,7 +293,7 @@ def _solved(
     return _Solved(*attached(p, beta, link, full, turned), full, link, turned, unit)
 
 
-def _in_units(xp: Any, x: Array, t: Array) -> tuple[Array, ...]:
+def _in_units(xp: Namespace[Any], x: Array, t: Array) -> tuple[Array, ...]:
     """Return scores and T of each matrix in a unit in which squares of scores are floats."""
     spread, info = spread_of(xp, stop_gradient(x)), xp.finfo(x.dtype)
     large = spread > float(info.max) ** 0.5

@@ -190,7 +190,7 @@ def _back(
     return chooser.smooth_quantile_gradients(x, cotangent, slopes, theta, k, temperature)
 
 
-def _plain(x: Any, q: float, interpolation: str, temperature: float) -> Any:
+def _plain(x: Array, q: float, interpolation: str, temperature: float) -> Any:
     return of_dense(x, None, wanted(q, interpolation, temperature, x))[..., 0]
 
 

@@ -107,7 +107,7 @@ def order_by_states(x: Array, states: Array, descending: bool) -> Array:
 
 def known_scores(x: Array) -> Array:
     """Return −inf for masked scores and NaN."""
-    flags: Any = x > LEAST_IN_PLAY[dtype_name(x)]  # no NaN is
+    flags = x > LEAST_IN_PLAY[dtype_name(x)]  # no NaN is
     return namespace(x).where(flags, x, -math.inf)
 
 

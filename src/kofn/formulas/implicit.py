@@ -93,7 +93,7 @@ def place(
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     z = xp.where(outside, 0.0, z)
     delta = zeros_of(whole)
-    correction: Any = 0.0
+    correction = 0.0
     # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.static_and_array_alpha()
     lever = None if costs is None else shift

@@ -88,7 +88,7 @@ def with_margin(
     """Return (the form of the cosines, logits of their rows); see MARGINED."""
     if not is_elsewhere(cosines) or type(margin) not in NUMBERS:
         return None
-    how: Any = dict(whole=False, link="exponential", ignore_index=ignored)
+    how = dict(whole=False, link="exponential", ignore_index=ignored)
     checked = _checked(cosines, target, temperature, dim, None, reduction, **how)
     if checked is None or type(checked[0].temperature) is not float:
         return None

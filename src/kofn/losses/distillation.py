@@ -100,7 +100,7 @@ def topk_kl(
         checked = checked._replace(scores=x)
         entries, log_p = divided_as(entries, x), divided_as(log_p, x)
         there, wrong = entries != PADDING, (entries < PADDING) | (entries >= form.n)
-        t: Any = checked.temperature
+        t = checked.temperature
         if not (form.n and entries.shape[-1]):  # no row counts
             nothing = cast(x[..., :0], compute_dtype(x)) / (t if type(t) is float else t[..., None])
             none = xp.sum(nothing, axis=-1), xp.any(there, axis=-1)

@@ -165,10 +165,10 @@ def epsilon_cross_entropy(
     )  # fmt: skip
 
     def available(checked: Given) -> Any:
-        playing: Any = ~deleted(checked.scores)
+        playing = ~deleted(checked.scores)
         return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
 
-    loss: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
+    loss = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
     if loss is not None:
         return loss
     checked, labels = prepared(*given, **options)

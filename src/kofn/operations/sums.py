@@ -50,8 +50,8 @@ _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "wh
 
 
 def _back_by_arrays(p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Array:
-    slopes: Any = of.slopes(p, *numbers)
-    every: Any = cotangent if of.count > 1 else (cotangent,)
+    slopes = of.slopes(p, *numbers)
+    every = cotangent if of.count > 1 else (cotangent,)
     slope: Array = sum(g[..., None] * slope for g, slope in zip(every, slopes, strict=True))
     return slope
 

@@ -111,7 +111,7 @@ def kept_given(
         rows = arange(labels, labels.shape[0])
         of_labels = index_of(form.batch, rows, labels)
         both = tuple(xp.concat(pair, axis=0) for pair in zip(at, of_labels, strict=True))
-    x: Any = without_deleted(turned[both])
+    x = without_deleted(turned[both])
     if mask is not None:
         spread = xp.broadcast_to(adopt(check_mask(mask, scores), scores), form.shape)
         x = xp.where(move_axis(spread, form.dim, -1)[both], x, -math.inf)

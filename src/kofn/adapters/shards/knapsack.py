@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
-    rows: Any = rows_of(given, over)
+    rows = rows_of(given, over)
     theta: Any = Price(*theta_of(rows, over))
     p: Any = place(rows, over, theta)
     high = theta.high.masked_fill(p.none | p.every, 0.0).double() + theta.low.double()

@@ -115,7 +115,7 @@ def _with_nodes(_: object, rows: Noisy) -> tuple[Array, Array]:
 
 def _from_nodes(_: object, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
-    measure: Any = Measure(*kept[:, :count]) if count else None
+    measure = Measure(*kept[:, :count]) if count else None
     if not count and not on_lattice(rows.y, rows.link):
         measure = quadrature.evaluate(*rows)[1] or None
     return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)

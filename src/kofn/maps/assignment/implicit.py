@@ -110,7 +110,7 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     matrix = matrix + diagonal(xp, cast(still, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
     matrix = xp.where(known, matrix, diagonal(xp, xp.ones_like(scale), at))
-    inverse: Any = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
+    inverse = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
     # One step of Schulz takes back what the addition changed.
     inverse = 2 * inverse - inverse @ matrix @ inverse
     size = xp.sum(inverse**2, axis=(-2, -1))

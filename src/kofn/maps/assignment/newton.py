@@ -124,7 +124,7 @@ def conjugate(
         ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
         return solution + length * towards, rest, rest + ratio * towards, new
 
-    state: Any = (zero, right, right, size)
+    state = (zero, right, right, size)
     solution, _, _, left = while_loop(part, unfinished, advance, state, PRODUCTS)
     return solution / scale, left > enough
 

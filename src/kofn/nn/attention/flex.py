@@ -162,7 +162,7 @@ def _dense(block_mask: Any, scores: Tensor, start: int) -> Tensor | None:
 
     batch, heads = block_mask.shape[:2]
     rows, columns = scores.shape[2:]
-    device: Any = scores.device
+    device = scores.device
     return create_mask(shifted, batch, heads, rows, columns, device=device)
 
 
@@ -195,7 +195,7 @@ def flex(
             "none; use nn.sparse_attention there, or torch.no_grad()"
         )
     eager = query.device.type == "cpu" or torch.compiler.is_compiling()
-    function: Any = flex_attention if eager else _compiled()
+    function = flex_attention if eager else _compiled()
     grouped = query.shape[1] != key.shape[1]
     return function(query, key, value, score_mod, block_mask, scale=1.0, enable_gqa=grouped)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,7 +155,7 @@ def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     if how.running is not None and _is_alone(how):
         return hard(scores, mask, how._replace(bias=-how.running.threshold.to(scores.dtype)))
     rows = None if mask is None else mask[:, None]
-    own: Any = dict(mask=rows, **how.gating.soft)
+    own = dict(mask=rows, **how.gating.soft)
     whole = soft_assignment(scores, how.k, hard=True, **own)
     if how.learns and how.running is not None and len(scores):
         prices = soft_assignment_prices(scores.detach(), how.k, **own)[1]
@@ -211,7 +211,7 @@ def _jointly(
         weights = routing.weights_above(flat, how.running.threshold, how.gating)
         chosen = _above(biased, biased > how.running.cut, how)
     else:
-        over: Any = how.others or routing
+        over = how.others or routing
         weights, chosen = over.joint_choice(flat, biased, k, along, how.gating, entries)
         chosen = _above(biased, chosen, how)
         if how.learns and how.running is not None and (how.others or flat.shape[along]):

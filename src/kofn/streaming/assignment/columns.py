@@ -150,7 +150,7 @@ def _bracket(p: Columns, seen: Survey, open_: np.ndarray) -> tuple[np.ndarray, .
     """Return (start, low, high) as `solver.bracket` does."""
     info = np.finfo(np.float64)
     share = np.where(open_, p.k / np.where(open_, p.n, 1.0), 0.5)
-    quantile: Any = p.link.quantile(share)
+    quantile = p.link.quantile(share)
     reach = p.temperature * quantile
     sizes = (seen.low, seen.high, p.temperature, reach)
     slack = sum(4 * info.eps * np.abs(size) for size in sizes)

@@ -180,7 +180,7 @@ def _ranked(kernel: Any, of: Any, arrays: Any, *how: Any) -> None:
     count, n = arrays[2][0].numel(), of[-1]
     if count:
         shape = rows.shape_of(n)
-        numbers: Any = (*arrays, *how, count, n)
+        numbers = (*arrays, *how, count, n)
         given, options = of_ranks.Ranks(*numbers), rows.options_of(shape.warps)
         launch(kernel, -(-count // shape.rows), given, (), shape[:2], options)
 
@@ -191,7 +191,7 @@ def _sets(
     n = x.shape[-1]
     if x.numel():
         count, shape = each.numel(), rows.shape_of(n)
-        numbers: Any = (x, *arrays, each, *size, count, n)
+        numbers = (x, *arrays, each, *size, count, n)
         given, options = of_sets.Sets(*numbers), rows.options_of(shape.warps, rows.WIDER)
         launch(kernel, -(-count // shape.rows), given, more, (*shape[:2], *how), options)
 

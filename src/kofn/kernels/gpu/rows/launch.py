@@ -202,7 +202,7 @@ def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *h
     from kofn.kernels.gpu.rows import margins as of_margins
 
     count, n = given[3].numel(), given[0].shape[-1]
-    numbers: Any = (*given, *angle, ignored, count, n)
+    numbers = (*given, *angle, ignored, count, n)
     cosines: Any = of_margins.Cosines(*numbers)
     _answer(getattr(of_margins, name), cosines, None, (), *how)
 
@@ -324,7 +324,7 @@ def _limit(name: str, numbers: Any, dtypes: Any, inside: Tensor, limits: Any) ->
         for one, dtype in zip(given, dtypes, strict=True)
     ]
     count, (k, t) = inside[0].numel(), map(_with_step, given)
-    arguments: Any = (*k, *t, inside.view(torch.int8), *limits, count)
+    arguments = (*k, *t, inside.view(torch.int8), *limits, count)
     of = of_numbers.Numbers(*arguments)
     if count:
         constants = *(dtype is not None for dtype in dtypes), EACH

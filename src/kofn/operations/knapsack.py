@@ -152,15 +152,13 @@ HARD_KNAPSACK = Operation(
 
 def _price(backend: Backend, given: Given) -> Array:
     """Return θ as two floats; NaN where the kernel gave up."""
-    theta: Array = backend.threshold(*given[:4], given.costs)[0]
-    return theta
+    return backend.threshold(*given[:4], given.costs)[0]
 
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return (θ, θ as two floats); where these are not finite, θ is the array code's."""
     if hasattr(backend, "price"):
-        own: tuple[Array, Array] = backend.price(*given[:4], given.costs)
-        return own
+        return backend.price(*given[:4], given.costs)
     pair: Any = _price(backend, given)
     price = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)

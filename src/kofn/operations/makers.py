@@ -62,8 +62,7 @@ def summed(
         return total(backend, given, threshold_of(backend, given)), None, None
 
     def total(backend: RowKernels, given: Given, theta: Array) -> Array:
-        sums: Array = backend.sums(of, given.scores, theta, *given[1:4])[0] + 0
-        return sums
+        return backend.sums(of, given.scores, theta, *given[1:4])[0] + 0
 
     def back(backend: RowKernels, given: Given, cotangent: Array, p: Array, theta: Array) -> Any:
         each = cotangent[..., None] * slope(p)

@@ -86,8 +86,7 @@ def counted(given: Given, k: int | None, p: float | None) -> Array:
 
 
 def _weights(chooser: Chooser, given: Given, k: int | None, p: float | None) -> Array:
-    weights: Array = chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
-    return weights
+    return chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
 
 
 def _weights_back(chooser: Chooser, given: Given, weights: Array, cotangent: Array) -> Any:
@@ -185,13 +184,12 @@ TRUNCATED_LOSS = Operation(
 
 
 def _sparse(chooser: Chooser, given: Given, *of: Any) -> Array:
-    weights: Array = _asked(chooser, given, None, True, of)[0]
-    return weights
+    return _asked(chooser, given, None, True, of)[0]
 
 
 def _asked(
     chooser: Chooser, given: Given, labels: Array | None, wanted: bool, of: Any, what: int = 0
-) -> Any:
+) -> tuple[Array, Any]:
     k, p, min_p = of
     return chooser.truncated(given.scores, k, p, given.temperature, labels, wanted, min_p, what)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.checks import check_choice, check_flag
@@ -11,7 +11,7 @@ from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
-from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
+from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import named as formulas
 from kofn.losses.distillation import TAILS, Tail, check_named, check_range
 from kofn.losses.reduced import of_counted, over_rows
@@ -19,9 +19,6 @@ from kofn.losses.targets import check_reduction
 from kofn.rows.given import ONE
 from kofn.rows.kept import PADDING
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["topk_kl"]
 

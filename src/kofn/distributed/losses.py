@@ -6,18 +6,15 @@ Each process has the same losses, and the gradient of its own scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.distributed.loss_over_shards import loss
-from kofn.distributed.over_shards import AxisName
+from kofn.distributed.over_shards import AxisName, Group
 from kofn.links import Link
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 

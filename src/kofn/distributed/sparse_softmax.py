@@ -6,7 +6,7 @@ has the same set, and none gathers a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
@@ -17,7 +17,7 @@ from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import as_indices, at_labels, of_places
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.layout import Layout
-from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
+from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import answers, truncated
 from kofn.losses.reduced import of_counted, over_rows
 from kofn.losses.sparse_softmax import OUTSIDE, Outside
@@ -37,9 +37,6 @@ from kofn.rows.kept import Kept, arrays_of, kept_given
 from kofn.rows.parts import PartsOfSets
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["sparse_softmax", "sparse_softmax_entropy", "sparse_softmax_loss"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
@@ -16,6 +16,7 @@ from kofn.arrays.operations import (
     marked,
     with_undivided_rows,
 )
+from kofn.arrays.typing import Tensor
 from kofn.formulas import answers
 from kofn.formulas import truncated as formulas
 from kofn.kernels.contract import ENTROPY, LAST
@@ -26,9 +27,6 @@ from kofn.operations.signatures import TEMPERED
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Chooser = kernels.ChoiceKernels
 SET = "k SymInt?, p float?, min_p float?"

@@ -10,13 +10,11 @@ the scores are.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kofn.arrays.flow import while_loop
 from kofn.arrays.kinds import Array, namespace
-
-if TYPE_CHECKING:
-    from kofn.solver.equation import Problem
+from kofn.solver.equation import Problem
 
 
 class Place(NamedTuple):

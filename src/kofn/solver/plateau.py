@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
 from kofn.solver.equation import far
-
-if TYPE_CHECKING:
-    from kofn.solver.reductions import Reductions
+from kofn.solver.reductions import Reductions
 
 
 class Balance(NamedTuple):

@@ -8,8 +8,9 @@ second ones add the array code of weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,10 +26,7 @@ from kofn.operations.operation import Operation, Signature
 from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Arrays = Sequence[jax.Array]
+Arrays = Sequence[jax.Array]
 
 MOST = 2**31 - 1
 """The greatest label."""

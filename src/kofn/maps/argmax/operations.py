@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.typing import Tensor
 from kofn.kernels.contract import on_lattice
 from kofn.links.link import by_id
 from kofn.maps.argmax import quadrature
 from kofn.maps.argmax.nodes import Noise, most_nodes
 from kofn.maps.argmax.quadrature import Measure
 from kofn.operations.operation import Operation, Signature
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEPT = 512
 """Nodes are kept for the backward pass where there are no more; else they are found again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from kofn import kernels
 from kofn.adapters import route
@@ -27,7 +27,7 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import as_numbers, comparable, flattened, greatest, take_along_last
-from kofn.arrays.typing import ArrayT
+from kofn.arrays.typing import ArrayT, Tensor
 from kofn.maps.ordered.interpolated import (
     INTERPOLATIONS,
     LONG,
@@ -45,9 +45,6 @@ from kofn.operations.quantiles import QUANTILE
 from kofn.operations.signatures import scores
 from kofn.rows.given import last_mask
 from kofn.rows.numbers import NUMBERS, TEMPERATURES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["quantile"]
 

@@ -14,7 +14,7 @@ from kofn.kernels.gpu.choice.programs import LAST
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import INF
 from kofn.kernels.gpu.rows.loops import Stretch, entries
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 from kofn.kernels.gpu.rows.words import number_at, place_of
 
 
@@ -55,9 +55,7 @@ def _between(a, b, share):
 @triton.jit
 def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write what is at that share of the way from one number to the other."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     first, bit = rows * 0, 31
     while bit >= 0:
         tried = first | (rows * 0 + 1 << bit)
@@ -138,9 +136,7 @@ def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write what is at that share of the way from one threshold to the other; −inf in a row of
     nothing else.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     some = tl.zeros((ROWS, BLOCK), tl.int32)
     for at in range(0, given.n, BLOCK):
         x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)

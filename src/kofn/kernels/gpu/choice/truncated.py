@@ -16,9 +16,9 @@ from kofn.kernels import contract
 from kofn.kernels.gpu.choice.programs import LAST, keys
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
+from kofn.kernels.gpu.rows.loops import entries, scores
 from kofn.kernels.gpu.rows.losses import is_label
-from kofn.kernels.gpu.rows.one_program import per_row, row_of
+from kofn.kernels.gpu.rows.one_program import per_row, row_of, rows_here
 from kofn.kernels.gpu.rows.words import log1p, number_at, place_of
 
 ENTROPY, INFINITE = tl.constexpr(contract.ENTROPY), tl.constexpr(contract.INFINITE)
@@ -42,10 +42,8 @@ class Sets(NamedTuple):
 
 @triton.jit
 def _rows_of(given, ROWS: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    t = per_row(given.temperature, rows, here, 1.0)
-    return rows, here, t, Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
+    return rows, here, per_row(given.temperature, rows, here, 1.0), stretch
 
 
 @triton.jit

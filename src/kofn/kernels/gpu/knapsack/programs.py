@@ -28,8 +28,8 @@ from kofn.kernels.gpu.rows.formulas import (
     outside,
     weight,
 )
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.loops import entries, scores
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 from kofn.kernels.gpu.rows.search import two_sum
 from kofn.kernels.gpu.rows.words import FARTHEST, mills
 
@@ -42,9 +42,7 @@ FLAT = tl.constexpr(1e-30)  # a Σc²F′ that has underflowed, or nearly
 @triton.jit
 def _rows_of(given, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Return (rows, which there are, their stretch, where their costs begin, their numbers)."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     c_row = row_of(given.costs_at, rows, given)
     return rows, here, stretch, c_row, numbers_of(given, rows, here, stretch, c_row, BLOCK)
 
@@ -344,9 +342,7 @@ def values_back(
 
     Where θ is endless, neither the budget nor costs move the value.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     p_row, c_row = row_of(p_at, rows, given), row_of(given.costs_at, rows, given)
     theta = tl.load(given.theta_at + rows, mask=here, other=0.0)
     theta = tl.where(tl.abs(theta) == INF, 0.0, theta)

@@ -199,7 +199,7 @@ def _softmax(
     scores: Any, group: Any, axis_name: Any, of: Any, temperature: Any, dim: int, mask: Any
 ) -> Any:
     layout = layout_of("kofn.distributed.sparse_softmax", scores, group, axis_name, dim)
-    each = _sets_of(layout, of, temperature, dim, mask)
+    each = _sets_of(layout, of, temperature, mask)
     weights = answers.softmax(each.only(), each.over)
     if each.sets is None:
         return layout.restored(weights, False, each.checked.form)
@@ -212,7 +212,7 @@ def _entropy(
     scores: Any, group: Any, axis_name: Any, of: Any, temperature: Any, dim: int, mask: Any
 ) -> Any:
     layout = layout_of("kofn.distributed.sparse_softmax_entropy", scores, group, axis_name, dim)
-    each = _sets_of(layout, of, temperature, dim, mask)
+    each = _sets_of(layout, of, temperature, mask)
     entropy = truncated.entropy_of(each.only(), each.over)
     return layout.restored(each.per_row(entropy), True)
 
@@ -242,7 +242,7 @@ def _loss(
             target = layout.per_row("target", stop_gradient(adopt(target, scores)))
         words = f", outside {outside}, ignore_index {ignored}, reduction {reduction}, "
         words += f"{'without' if weight is None else 'with'} weight"
-        each = _sets_of(layout, of, temperature, dim, mask, words, (target,))
+        each = _sets_of(layout, of, temperature, mask, words, (target,))
         loss, count = _losses(each, target, outside, weight, ignored)
     if reduction == "none":
         return layout.restored(loss, of_rows=True)
@@ -250,7 +250,7 @@ def _loss(
 
 
 def _sets_of(
-    layout: Layout, of: Any, temperature: Any, dim: int, mask: Any, words: str = "",
+    layout: Layout, of: Any, temperature: Any, mask: Any, words: str = "",
     numbers: tuple[Any, ...] = (),
 ) -> _Sets:  # fmt: skip
     """Check the arguments, and that others have the same; return the sets of rows."""

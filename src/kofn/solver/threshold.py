@@ -200,7 +200,7 @@ def balance(p: Problem, z: Array) -> Newton:
     upper, tail, density = barrier(upper, tail, density)
     costs = p.costs
     if costs is not None:
-        sums = Sums(*costs.sums(p.k, upper, tail, density, p.over))
+        sums = Sums(*costs.sums(upper, tail, density, p.over))
         return newton_of(p, z, sums, lambda: costs.weight(upper, density, p.over))
     missing = cast(p.over.count(upper), z.dtype) - p.k
     below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))

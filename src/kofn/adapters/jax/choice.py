@@ -122,13 +122,13 @@ def _call(operator: Operator, settings: Settings, *arrays: jax.Array) -> Any:
     return bind(operator, *arrays, settings=settings)
 
 
-def _hard(x: Any, k: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _hard(x: Any, k: Any, *, settings: Settings, over: Reductions = DENSE) -> Any:
     if isinstance(over, AxisRows):
         return [hard_in_shards(x, k, over)]
     return [settings.reference(x, k, settings.number)]
 
 
-def _first(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _first(*given: Any, settings: Settings, over: Reductions = DENSE) -> Any:
     *arrays, slots = given
 
     def rule(x: jax.Array, *mask: jax.Array) -> jax.Array:
@@ -138,7 +138,7 @@ def _first(*given: Any, settings: Settings, grouped: bool, over: Reductions = DE
     return [first_in_shards(rule, arrays, over) if isinstance(over, AxisRows) else rule(*arrays)]
 
 
-def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _ranked(*given: Any, settings: Settings, over: Reductions = DENSE) -> Any:
     x, *mask, ranks = given
     if not isinstance(over, AxisRows):
         return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]

@@ -76,9 +76,7 @@ class _Code:
         self.names = *names_of(of), "target"
         self.has_alpha = "alpha" in self.names
 
-    def both(
-        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def both(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         with for_values():
             known = self._compared(arrays, settings, over)
@@ -105,9 +103,7 @@ class _Code:
         alpha = arrays[place]
         return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]
 
-    def alone(
-        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def alone(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
         with for_values():
             return [self._compared(arrays, settings, over)[2]]
 

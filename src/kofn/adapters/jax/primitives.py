@@ -42,7 +42,7 @@ def choice_of(operation: Operation) -> Operator:
     """Return the primitive of an answer that is a constant, or has the derivatives of another."""
     names, code = names_of(operation.of), operation.fixed or operation.plain
 
-    def plain(*arrays: Any, settings: Settings, grouped: bool) -> Any:
+    def plain(*arrays: Any, settings: Settings) -> Any:
         assert code is not None
         return [code(packed(operation.of, settings, arrays))]
 
@@ -107,9 +107,7 @@ class _Code:
         # The declared way back does not give alpha's, if that is an array; kernels give it last.
         self.pulled = *self.less, *(name for name in self.names if name not in self.less)
 
-    def answer(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def answer(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return θ and the answer."""
         rows = rows_of(packed(self.of, settings, arrays), over)
         with for_values():
@@ -135,15 +133,13 @@ class _Code:
         moving = len(self.names)
         return arrays[:moving], arrays[moving : moving + 2], arrays[moving + 2 :]
 
-    def pushed(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def pushed(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return the tangent of the answer."""
         rows, theta, tangents = self._parted(arrays)
         return [jax.jvp(self._at(theta, settings, over), rows, tangents)[1]]
 
     def pushed_in_closed_form(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+        self, *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return the same, not to be differentiated."""
         rows, theta, tangents = self._parted(arrays)
@@ -153,12 +149,7 @@ class _Code:
         return [push(some, packed(self.of, settings, rows), theta, over)]
 
     def pull_back(
-        self,
-        names: Sequence[str],
-        *arrays: Any,
-        settings: Settings,
-        grouped: bool,
-        over: Reductions = DENSE,
+        self, names: Sequence[str], *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
@@ -174,12 +165,7 @@ class _Code:
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
     def changed(
-        self,
-        which: Which,
-        *arrays: Any,
-        settings: Settings,
-        grouped: bool,
-        over: Reductions = DENSE,
+        self, which: Which, *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return how the cotangents of rows change with tangents of some of them."""
         rows, theta, (v, *tangents) = self._parted(arrays)
@@ -196,7 +182,7 @@ class _Code:
         def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
             def cotangents(*rows: jax.Array) -> Any:
                 known = *theta, v
-                return self.pull_back(self.names, *rows, *known, settings=settings, grouped=False)
+                return self.pull_back(self.names, *rows, *known, settings=settings)
 
             return cotangents
 
@@ -243,7 +229,7 @@ class _Code:
             lost = jax.numpy.isnan(pulled[flag])
 
             def again() -> Any:
-                right = alone.plain(*arrays, settings=settings, grouped=False)
+                right = alone.plain(*arrays, settings=settings)
                 each = (lost[..., None] if f.ndim > lost.ndim else lost for f in pulled)
                 return [*map(jax.numpy.where, each, right, pulled)]
 

@@ -31,7 +31,7 @@ def spread(operator: Any, settings: Any, call: Callable[..., Any]) -> Callable[.
                 return call(*arrays)
             over = AxisRows(row)
             known = _without_padding(arrays, arguments[0].shape[-1], operator, own, over)
-            return operator.plain(*known, settings=settings, grouped=False, over=over)
+            return operator.plain(*known, settings=settings, over=over)
 
         answers = [shardings[i] for i in operator.like]
         return layout.mesh, local, answers, tuple(shardings)

@@ -170,14 +170,14 @@ def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     tokens = _live_tokens(scores, mask, how)
     capacity = (tokens * (how.k / scores.shape[-1])).ceil().minimum(tokens)
     rows = None if mask is None else mask[:, None]
-    return _jointly(scores, capacity, 0, rows, mask, how)
+    return _jointly(scores, capacity, 0, rows, how)
 
 
 def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """The k·tokens largest of all scores are chosen, whichever token they belong to."""
     total = (_live_tokens(scores, mask, how) * how.k).floor()
     rows = None if mask is None else mask[:, None].expand_as(scores).flatten()
-    return _jointly(scores, total, None, rows, mask, how)
+    return _jointly(scores, total, None, rows, how)
 
 
 def _live_tokens(scores: Tensor, mask: Tensor | None, how: Settings) -> Tensor:
@@ -194,12 +194,7 @@ def _is_alone(how: Settings) -> bool:
 
 
 def _jointly(
-    scores: Tensor,
-    k: Tensor,
-    dim: int | None,
-    entries: Tensor | None,
-    mask: Tensor | None,
-    how: Settings,
+    scores: Tensor, k: Tensor, dim: int | None, entries: Tensor | None, how: Settings
 ) -> Routed:
     """Choose along `dim`, or among all entries; `entries` is the mask of candidates."""
     flat = scores.flatten() if dim is None else scores

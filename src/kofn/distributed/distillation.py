@@ -14,7 +14,7 @@ from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import named as formulas
 from kofn.losses.distillation import TAILS, Tail, check_named, check_range
-from kofn.losses.reduced import of_counted, over_rows
+from kofn.losses.reduced import of_counted
 from kofn.losses.targets import check_reduction
 from kofn.rows.given import ONE
 from kofn.rows.kept import PADDING
@@ -99,6 +99,4 @@ def _topk_kl(
             rest = formulas.rest(x, rows.temperature, of.base, at, over)
         loss = formulas.divergence(of, rest, reverse=reverse)
         loss, count = of_counted(loss, formulas.counted(there, x, over), None)
-    if reduction == "none":
-        return layout.restored(loss, of_rows=True)
-    return over_rows(layout.of_all_rows(loss), layout.of_all_rows(count), reduction)
+    return layout.reduced(loss, count, reduction)

@@ -153,17 +153,8 @@ def entmax_loss(
     if others:
         raise unknown_keyword(entmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    given = (
-        scores,
-        target,
-        group,
-        axis_name,
-        partial(links.entmax, alpha),
-        temperature,
-        dim,
-        mask,
-        reduction,
-    )
+    link = partial(links.entmax, alpha)
+    given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
     return loss("entmax_loss", *given, **options)
 
 
@@ -249,15 +240,5 @@ def fenchel_young_loss(
     """
     if others:
         raise unknown_keyword(fenchel_young_loss, others)
-    return loss(
-        "fenchel_young_loss",
-        scores,
-        target,
-        group,
-        axis_name,
-        link,
-        temperature,
-        dim,
-        mask,
-        reduction,
-    )
+    given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
+    return loss("fenchel_young_loss", *given)

@@ -19,7 +19,7 @@ from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import answers, truncated
-from kofn.losses.reduced import of_counted, over_rows
+from kofn.losses.reduced import of_counted
 from kofn.losses.sparse_softmax import OUTSIDE, Outside
 from kofn.losses.targets import (
     are_indices,
@@ -244,9 +244,7 @@ def _loss(
         words += f"{'without' if weight is None else 'with'} weight"
         each = _sets_of(layout, of, temperature, mask, words, (target,))
         loss, count = _losses(each, target, outside, weight, ignored)
-    if reduction == "none":
-        return layout.restored(loss, of_rows=True)
-    return over_rows(layout.of_all_rows(loss), layout.of_all_rows(count), reduction)
+    return layout.reduced(loss, count, reduction)
 
 
 def _sets_of(

@@ -187,7 +187,7 @@ class NoiseKernels(Protocol):
     def cotangents(
         self, x: Array, temperature: Array | float, link: Link, v: Array, *p: Array
     ) -> tuple[Array, Array]:
-        """Return the cotangents of scores and temperatures, from v, those of p.
+        """Return the cotangents of scores and temperatures, from the cotangents v of p.
 
         Where p is given, and 0, v is not read.
         """

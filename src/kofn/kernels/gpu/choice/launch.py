@@ -125,7 +125,7 @@ def _polynomial(name: str, x: Tensor, temperature: Any, zeros: Any, p: Tensor, *
 
 
 def quantile(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is at a share of the way between numbers of two ranks, its slopes in these,
+    """Return the number at a share of the way between two ranks' numbers, its slopes in these,
     (2, …), and their places, (2, …).
     """
     x = rows.packed(x)
@@ -146,7 +146,7 @@ def quantile_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Ten
 def smooth_quantile(
     x: Tensor, k: Sequence[float], share: float, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is at a share of the way between the thresholds of two k, its slopes in these,
+    """Return the number at a share of the way between the thresholds of two k, its slopes in these,
     (2, …), and them, (2, 2, …).
     """
     x, batch = rows.packed(x), x.shape[:-1]

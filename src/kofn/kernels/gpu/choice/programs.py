@@ -1,6 +1,6 @@
 """Hard choices in Triton: scores as integers in their order, and counts of those from one on.
 
-A program takes whole rows, as those of rows/one_program.py do. NaN and scores out of play are −∞.
+A program takes whole rows, as in rows/one_program.py. NaN and scores out of play are −∞.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def hard(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     k = per_row(given.k, rows, here, 0.0)
     whole = tl.minimum(tl.maximum(tl.ceil(k), 1.0), given.n * 1.0)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
-    # Flipping the first bit makes the order that of integers without a sign.
+    # With the first bit flipped, keys are in the order of integers without a sign.
     last, left, bit = rows * 0, here, 31
     bad = nothing
     for at in range(0, given.n, BLOCK):

@@ -23,7 +23,7 @@ class Ranks(NamedTuple):
 
     x_at: Any  # numbers, (count, n); for the way back a cotangent per row
     out_at: Any  # a number per row; for the way back one per entry
-    slopes_at: Any  # its slopes in the two, (2, count), NaN beside a NaN
+    slopes_at: Any  # its slopes in the two, (2, count), NaN in rows with one
     places_at: Any  # where these are, (2, count)
     low: Any
     high: Any  # the same, or the next one
@@ -41,7 +41,7 @@ def _keys(stretch, at, BLOCK: tl.constexpr):
 
 @triton.jit
 def _between(a, b, share):
-    """Return what is at a share of the way from a to b, and its slopes; an infinite one wins."""
+    """Return the number at a share of the way from a to b, its slopes; an infinite one wins."""
     usual = (tl.abs(a) < INF) & (tl.abs(b) < INF)
     both = (share > 0.0) & (a != b)
     low, high = tl.where(usual, a, 0.0), tl.where(usual, b, 0.0)
@@ -54,7 +54,7 @@ def _between(a, b, share):
 
 @triton.jit
 def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what is at that share of the way from one number to the other."""
+    """Write the number at the given share of the way from one rank's number to the other's."""
     rows, here, stretch = rows_here(given, ROWS)
     first, bit = rows * 0, 31
     while bit >= 0:
@@ -133,8 +133,8 @@ class Thresholds(NamedTuple):
 
 @triton.jit
 def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what is at that share of the way from one threshold to the other; −inf in a row of
-    nothing else.
+    """Write the number at the given share of the way from one threshold to the other; −inf in a
+    row of nothing else.
     """
     rows, here, stretch = rows_here(given, ROWS)
     some = tl.zeros((ROWS, BLOCK), tl.int32)

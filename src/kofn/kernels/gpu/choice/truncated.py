@@ -1,6 +1,6 @@
 """Softmax over a set of a row's largest scores in Triton, its loss, its entropy, and the way back.
 
-The set is that of cpu/choice/truncated.py. Its least score is found bit by bit in the order of all
+It is the set of cpu/choice/truncated.py. Its least score is found bit by bit in the order of all
 floats, by counts for the k largest and by sums of weights for the nucleus: sums of fewer of the
 same numbers in the same order are never greater. (Tests: test_kernels_gpu.py.)
 """
@@ -85,7 +85,7 @@ def truncated(
     LABELS: tl.constexpr,
     WANTED: tl.constexpr,
 ):
-    """Write what is asked for. With labels and k alone ties for the k-th place share the places."""
+    """Write what WHAT names. With labels and k alone ties for the k-th place share the places."""
     rows, here, t, stretch = _rows_of(given, ROWS)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
     label = rows * 0 - 1

@@ -172,7 +172,7 @@ def _entry(KIND: tl.constexpr, stretch, c_row, at, row, theta, alpha, BLOCK: tl.
 
 @triton.jit
 def _of_costs(stretch, c_row, at, row, in_costs, of_top, over, BLOCK: tl.constexpr):
-    """The cotangents of costs, with those of scores of +inf, which come off the budget."""
+    """Return the cotangents of costs; the costs of scores of +inf come off the budget."""
     x, _ = scores(stretch, at, -INF, BLOCK)
     c, _ = entries(c_row, stretch, at, 0.0, BLOCK)
     is_top = (x == INF) & ((c > 0.0) | ~over[:, None])

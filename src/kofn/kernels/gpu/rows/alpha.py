@@ -17,7 +17,7 @@ def in_alpha(
 ) -> Tensor:
     """Return the cotangent of the alpha of each row, whose θ is known as two floats.
 
-    The cotangents are those of weights, or of their logarithms.
+    The cotangents are of weights, or of their logarithms.
     """
     link, z, constant = _placed(x, theta, temperature, link)
     p = link.cdf(z).masked_fill(theta[0].isinf()[..., None] | (x == torch.inf), 1.0)

@@ -58,7 +58,7 @@ CAPPED = tl.constexpr(contract.CAPPED)
 OCTAVES = tl.constexpr(contract.OCTAVES)
 
 
-# All but a user's own, of which its number knows.
+# All but a user's own, whose number tells.
 BY_LOGS = tl.constexpr(
     tuple(
         number

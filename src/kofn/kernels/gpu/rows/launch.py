@@ -130,8 +130,8 @@ def losses(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
 
-    With `rated`, a label that does not count and class weights, losses are those of `_keep` in
-    losses.py, and two numbers of it follow.
+    With `rated`, a label that does not count and class weights, `_keep` in losses.py says what
+    the losses are, and which two numbers follow.
     """
     from kofn.kernels.gpu.rows import losses as of_losses
 
@@ -308,7 +308,7 @@ def limited(
 def limited_gradients(
     inside: Tensor, cotangents: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the cotangents of the tensors from those of k and T, of which some may be None."""
+    """Return the cotangents of the tensors from cotangents of k and T; some may be None."""
     wanted = [None if g is None else dtype for g, dtype in zip(cotangents, dtypes, strict=True)]
     return _limit("limit_back", cotangents, wanted, inside, (0.0, 0.0, 0.0))
 
@@ -357,7 +357,7 @@ _NO_LABEL = -100
 _ANY = link_of(LINEAR, 0.0)  # of no use
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
-EACH = 512  # rows of which a program takes a number each
+EACH = 512  # rows for which a program takes a number each
 
 
 @lru_cache

@@ -65,7 +65,7 @@ def margins(given: Cosines, ROWS: tl.constexpr, BLOCK: tl.constexpr, TURNED: tl.
 
 @triton.jit
 def margins_back(given: Cosines, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the cotangents of the cosines for those of the logits, which are in their place."""
+    """Turn cotangents of the logits, in place, into cotangents of the cosines."""
     rows, here, stretch = rows_here(given, ROWS)
     label, _, _ = label_of(given, given, rows, here)
     slope = tl.load(given.slope_at + rows, mask=here, other=1.0)

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.typing import Number
 from kofn.kernels import cpu, gpu, missing, own
 from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
 from kofn.links.link import Link
@@ -120,7 +121,7 @@ class ChoiceKernels(Protocol):
     One without `ranked` has no other way of `largest` than of scores, and no mask there.
     """
 
-    def hard(self, x: Array, k: Any) -> Array:
+    def hard(self, x: Array, k: Number) -> Array:
         """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
 
         Scores may be of half precision.
@@ -143,7 +144,7 @@ class ChoiceKernels(Protocol):
         x: Array,
         k: int | None,
         p: float | None,
-        temperature: Any,
+        temperature: Number,
         labels: Any,
         wanted: bool,
         min_p: float | None = None,
@@ -156,7 +157,7 @@ class ChoiceKernels(Protocol):
         """
 
     def truncated_gradients(
-        self, x: Array, weights: Array, cotangent: Array, temperature: Any
+        self, x: Array, weights: Array, cotangent: Array, temperature: Number
     ) -> tuple[Any, Any]:
         """Return the cotangents of the scores, (…, n), and of the temperature, (…)."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.arrays.typing import Number
 from kofn.kernels.contract import AGAINST, LOGISTIC, link_of
 from kofn.kernels.gpu.choice import programs
 from kofn.kernels.gpu.choice import ranked as of_ranks
@@ -56,7 +57,7 @@ def tally(x: Tensor, indices: Tensor, counts: tuple[Tensor, ...]) -> None:
 
 
 def truncated(
-    x: Tensor, k: int | None, p: float | None, temperature: Any, labels: Tensor | None,
+    x: Tensor, k: int | None, p: float | None, temperature: Number, labels: Tensor | None,
     wanted: bool, min_p: float | None = None, what: int = AGAINST,
 ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
     """Return the softmax over sets of the largest scores, or what else is asked for."""
@@ -83,7 +84,7 @@ def rated(
 
 
 def truncated_gradients(
-    x: Tensor, weights: Tensor, cotangent: Tensor, temperature: Any
+    x: Tensor, weights: Tensor, cotangent: Tensor, temperature: Number
 ) -> tuple[Tensor, Tensor]:
     x, weights = rows.packed(x), rows.packed(weights)
     out, each = rows.empty(x, x.shape), rows.empty(x, x.shape[:-1], torch.float32)
@@ -92,7 +93,7 @@ def truncated_gradients(
     return out, each
 
 
-def taylor(x: Tensor, temperature: Any, zeros: Sequence[tuple[float, float]]) -> Tensor:
+def taylor(x: Tensor, temperature: Number, zeros: Sequence[tuple[float, float]]) -> Tensor:
     """Return the share of each score in a polynomial with these pairs of zeros a ± ib."""
     x = rows.packed(x)
     p = rows.empty(x, x.shape)
@@ -196,7 +197,7 @@ def _sets(
         launch(kernel, -(-count // shape.rows), given, more, (*shape[:2], *how), options)
 
 
-def _launch(kernel: Any, x: Tensor, k: Any, arrays: tuple[Any, ...], more: Any = ()) -> None:
+def _launch(kernel: Any, x: Tensor, k: Number, arrays: tuple[Any, ...], more: Any = ()) -> None:
     n = x.shape[-1]
     count = x.numel() // max(n, 1)
     if count:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.typing import Number
 from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
@@ -77,7 +78,7 @@ def _known(name: str, given: Given, link: Any, *arrays: Any) -> None:
 
 
 def logarithms(
-    x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+    x: Tensor, weights: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
 ) -> Tensor:
     x = packed(x)
     out = empty(x, x.shape)
@@ -92,7 +93,7 @@ def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor,
 
 
 def log_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
     *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
@@ -107,7 +108,7 @@ def log_gradients(
 
 
 def threshold_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
     x = packed(x)
@@ -117,7 +118,7 @@ def threshold_gradients(
     return in_x, in_rows
 
 
-def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
+def values(x: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
     out, x = empty(theta, (3, *theta.shape[1:])), packed(x)
     _known("values", _given(x, k, temperature, theta, link), link, out)
@@ -125,7 +126,7 @@ def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Ten
 
 
 def losses(
-    x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
+    x: Tensor, target: Tensor, k: Number, temperature: Any, link: Any, likely: bool, wanted: bool,
     *, of_alpha: bool = False, rated: tuple[int, Tensor | None] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
@@ -264,7 +265,7 @@ def _sums(given: Given, parts: int) -> Parts:
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
     *, of_alpha: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and of alpha, if
@@ -339,7 +340,7 @@ def _with_step(one: Tensor) -> tuple[Tensor, int]:
     return (one.contiguous(), 1) if any(one.stride()) else (one, 0)
 
 
-def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
+def _given(x: Tensor, k: Number, temperature: Number, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
     count, n = theta[0].numel(), x.shape[-1]
     return Given(x, number(k), number(temperature), theta, count, n, number(alpha))

@@ -249,7 +249,7 @@ LOSS = Operation(
     each_alpha="LOSS",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )
-_SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))
+_SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "constant", "whole"))
 PLAIN_LOSS = replace(
     closed("loss r", answers.loss, pullbacks.of_losses, "target n"), sloped=sloped.loss, **_SLOPED
 )

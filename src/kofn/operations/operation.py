@@ -162,7 +162,7 @@ class Operation:
     round of sums; without `at_theta`, `theta` is None.
     """
     keeps: tuple[str, ...] = ()
-    """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant. An
+    """The names of what `sloped` keeps per row; in rows that are "constant" the answer is one. An
     operation that takes "slopes" keeps it if t is learned.
     """
     offered: str = "SERVED"

@@ -248,9 +248,9 @@ def _entropy_back(
     x: Any = given.scores
     t, lever = given.temperature, None
     if x is not None and type(t) is not float:
-        still = slope == 0  # the slopes add up to 0, so scores may be taken from any number
-        x = cast(x, slope.dtype).masked_fill(still, 0.0)
-        apart = x - x.sum(-1, keepdim=True) / (~still).sum(-1, keepdim=True).clamp(min=1)
+        constant = slope == 0  # the slopes add up to 0, so scores may be taken from any number
+        x = cast(x, slope.dtype).masked_fill(constant, 0.0)
+        apart = x - x.sum(-1, keepdim=True) / (~constant).sum(-1, keepdim=True).clamp(min=1)
         lever = (slope * apart).sum(-1) / t
     return pulled_back(_, given, cotangent, slope, lever, dtype)
 

@@ -134,8 +134,8 @@ def _by_formula(
 ) -> Grads:
     assert operation.pullback is not None
     rows, theta, kept = _known(operation, shards, known)
-    if "still" in kept:
-        v = torch.where(kept.pop("still"), 0.0, v)
+    if "constant" in kept:
+        v = torch.where(kept.pop("constant"), 0.0, v)
     return operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
 
 
@@ -163,7 +163,7 @@ def _by_array_code(
     rows, theta, kept = _known(operation, shards, known)
     at = dict(theta=theta) if operation.at_theta else {}
     answer: Tensor = operation.reference(rows, *arrays, over=shards.over, **at)
-    return torch.where(kept["still"], answer.detach(), answer) if "still" in kept else answer
+    return torch.where(kept["constant"], answer.detach(), answer) if "constant" in kept else answer
 
 
 def _known(
@@ -171,7 +171,7 @@ def _known(
 ) -> tuple[Rows, tuple[Tensor, Tensor], dict[str, Tensor]]:
     """Return rows without a message, θ, and what the declaration keeps, if that was made.
 
-    Rows that are `still` have an answer that is a constant.
+    The answer of rows that are `constant` has no derivative.
     """
     hi, lo, left, live, tops, *kept = known
     k = torch.where(left.isnan(), math.nan, shards.k)

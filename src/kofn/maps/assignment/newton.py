@@ -162,8 +162,8 @@ def curvature(xp: Any, slopes: Array, step: Array) -> Array:
     """Return stepᵀ·S·step."""
     rows = xp.sum(slopes, axis=-1)
     mean = (slopes @ step[..., None])[..., 0] / xp.where(rows > 0, rows, 1.0)
-    away = step[..., None, :] - mean[..., None]
-    return xp.sum(slopes * away**2, axis=(-2, -1))
+    deviation = step[..., None, :] - mean[..., None]
+    return xp.sum(slopes * deviation**2, axis=(-2, -1))
 
 
 def on_diagonal(values: Array) -> Array:

@@ -353,9 +353,9 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     y = p.x - s.beta[..., None, :]
     alpha = theta_of(s.link, y, p.k, p.t[..., None])
     x = _turned(arrays[0]) if s.turned else arrays[0]
-    live, still = x > -math.inf, p.x > -math.inf
+    live, open_ = x > -math.inf, p.x > -math.inf
     known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)
-    ends = [_ends(x, live, still, s.full, known, axis) for axis in (-1, -2)]
+    ends = [_ends(x, live, open_, s.full, known, axis) for axis in (-1, -2)]
     pairs = zip((alpha, s.beta), ends, strict=True)
     prices_of_both = [xp.where(moving, each, end) for each, (moving, end) in pairs]
     alpha, beta = reversed(prices_of_both) if s.turned else prices_of_both
@@ -368,7 +368,7 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
 
 
 def _ends(
-    like: Array, live: Array, still: Array, full: Array, known: Array, axis: int
+    like: Array, live: Array, open_: Array, full: Array, known: Array, axis: int
 ) -> tuple[Array, Array]:
     """Return which rows, or columns, have a price by an equation, and the prices of the others.
 
@@ -376,4 +376,4 @@ def _ends(
     """
     xp = namespace(live)
     end = closed_price(like, xp.sum(full, axis=axis), xp.sum(live, axis=axis))
-    return xp.any(still, axis=axis) | ~known[..., None], end
+    return xp.any(open_, axis=axis) | ~known[..., None], end

@@ -228,7 +228,7 @@ def leave_one_out(
 
 
 def _weight(values: ArrayT, baseline: Any) -> ArrayT:
-    """Return f − b, without a gradient."""
+    """Return the values f less their baseline, without a gradient."""
     fixed = stop_gradient(values)
     if baseline is None:
         return fixed

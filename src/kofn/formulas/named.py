@@ -146,7 +146,7 @@ def _log1mexp(x: Array) -> Array:
 
 
 def _log_of_two(a: Array, b: Array) -> Array:
-    """Return log(e^a + e^b), −∞ of two that are −∞, with their gradients."""
+    """Return log(e^a + e^b) with its gradients; −∞ where both are −∞."""
     xp = namespace(a)
     less, more = xp.where(a > b, b, a), xp.where(a > b, a, b)
     none, alone = stop_gradient(more) == -math.inf, stop_gradient(less) == -math.inf

@@ -54,7 +54,7 @@ def _shardings(layout: Layout, operator: Any, own: tuple[int, ...], count: int) 
 
 
 def _rule(operator: Any, own: tuple[int, ...], values: Any) -> Any:
-    """Return the rule by which Shardy knows dimensions: arrays share the batch's, entries the last."""
+    """Return Shardy's rule: arrays share the dimensions of the batch, and entries the last one."""
     batch = [f"b{i}" for i in range(len(values[0].shape) - 1)]
     kinds = [[*batch, "n"] if i in operator.entries else batch for i in range(len(values))]
     names = [[*batch, f"own{i}"] if i in own else kind for i, kind in enumerate(kinds)]

@@ -102,6 +102,10 @@ def _batch(x: Array, *_: object) -> Sequence[int]:
     return x.shape[:-1]
 
 
+def _no_array_code(*_: object, **__: object) -> Any:
+    raise NotImplementedError("a way back is differentiated as its operation is, by array code")
+
+
 class Signature(NamedTuple, Generic[RowsT]):
     """The arguments that are the rows of an operation, and how kernels for them are found."""
 
@@ -129,7 +133,7 @@ class Operation:
     gives: str
     of: Signature
     kernel: Callable[..., Any]
-    reference: Callable[..., Any] | None = None
+    reference: Callable[..., Any] = _no_array_code
     """The array code that defines the answer: reference(rows, *arrays, over=, theta=, …), for the
     `Rows` that `rows/settled.py` makes of the arguments. It is given θ and solves nothing.
     """

@@ -116,7 +116,6 @@ class _Code:
 
     def _reference(self, rows: Any, over: Reductions, theta: Any) -> jax.Array:
         own = {"theta": theta} if self.operation.at_theta else {}
-        assert self.operation.reference is not None
         return self.operation.reference(rows, over=over, **own)
 
     def _at(self, theta: Any, settings: Settings, over: Reductions) -> Callable[..., jax.Array]:

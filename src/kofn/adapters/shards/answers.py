@@ -106,7 +106,6 @@ def _by_messages(
     if operation.sloped is not None and slopes:
         first, theta, kept = operation.sloped(rows, *arrays, over=over, theta=theta)
     else:
-        assert operation.reference is not None
         first = operation.reference(rows, *arrays, over=over, theta=theta)
     assert theta is not None
     return (first, *theta, rows.k, statistics.live, statistics.top, *kept)
@@ -159,7 +158,6 @@ def _by_array_code(
     operation: Operation, shards: Shards, arrays: Any, known: Sequence[Tensor]
 ) -> Tensor:
     """Return the answer as differentiable code, at a θ that is known."""
-    assert operation.reference is not None
     rows, theta, kept = _known(operation, shards, known)
     at = dict(theta=theta) if operation.at_theta else {}
     answer: Tensor = operation.reference(rows, *arrays, over=shards.over, **at)
@@ -201,7 +199,6 @@ def knapsack_choice(shards: Shards) -> Tensor:
 
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
-    assert operation.reference is not None
     rows, over = given_rows(shards.given, shards.over), shards.over
     return operation.reference(rows, over=over, theta=theta_of(rows, over))
 

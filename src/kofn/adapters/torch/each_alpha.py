@@ -187,8 +187,6 @@ def _log_weights_back(
 
 def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operation:
     """Declare an operation for rows with an alpha each, by the operation for one number."""
-    reference = of.reference
-    assert reference is not None
     way = Operation(
         name=f"{name}_slopes",
         takes="cotangent n, x n, theta 2, alpha r, k #, t #, link str, of_alpha int",
@@ -197,10 +195,10 @@ def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operatio
         kernel=back,
     )
     way.kernel = _dealt(
-        way, back, lambda part, cotangent, *_: _cotangents(reference, part, cotangent)
+        way, back, lambda part, cotangent, *_: _cotangents(of.reference, part, cotangent)
     )
     dealt = replace(of, name=name, takes=OF.takes, of=OF, back=(way,), **_ALONE)
-    dealt.kernel = _dealt(dealt, of.kernel, lambda part: _answer(reference, part))
+    dealt.kernel = _dealt(dealt, of.kernel, lambda part: _answer(of.reference, part))
     return dealt
 
 

@@ -237,8 +237,8 @@ def _names_in(module: str) -> list[str]:
     from importlib.util import find_spec
     from pathlib import Path
 
-    found = find_spec(module)
-    source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    spec = find_spec(module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     for each in ast.parse(source).body:
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(each.value)

@@ -108,7 +108,7 @@ def quantile_bias(
 
 
 def _moved(level: Any, old: Any, ema: float) -> Any:
-    """Return the bias that was found, averaged with the old one, or the old one for NaN; mean 0."""
+    """Return the average of a level and the old bias, with mean 0; the old bias where it is NaN."""
     xp = namespace(level)
     level = ema * old + (1 - ema) * level
     known = xp.isfinite(level)

@@ -253,8 +253,8 @@ FAULTS = (
     Fault(
         "what an expert requires is measured at the k-th largest score, not at the next",
         "maps/balance.py",
-        "cutoff: Any = _kth_largest(biased, k + 1)",
-        "cutoff: Any = _kth_largest(biased, k)",
+        "cutoff = _kth_largest(biased, k + 1)",
+        "cutoff = _kth_largest(biased, k)",
         ("test_nn_router_quantile_examples.py",),
     ),
     Fault(

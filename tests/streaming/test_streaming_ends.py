@@ -42,5 +42,5 @@ def test_a_search_whose_sums_never_settle_ends_at_its_bound():
     start = np.float64(0.0)
     found = one_row.Equation(row, 1.0, 3.0, 1.0, kofn.links.linear.inner).search(start, -1, 1e9, 5)
     assert row.looks == 5
-    assert not found.found
+    assert not found.converged
     assert 0 <= found.at.anchor <= 1e9

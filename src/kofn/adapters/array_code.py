@@ -46,7 +46,6 @@ def of_settled(
 ) -> Any:
     """Return the answer of an operation on settled rows; `own` are its settings."""
     reference = operation.reference
-    assert reference is not None
     if "theta" in own or not operation.at_theta or own.get(operation.without_theta):
         return evaluate(reference, rows, *arrays, over=over, **own)
     return evaluate(_at_theta, rows, *arrays, over=over, reference=reference, **own)
@@ -65,7 +64,6 @@ def _at_theta(
 
 def _with_costs(given: Given, *arrays: Array, operation: Operation, **own: Any) -> Array:
     """Return the answer of rows with costs, whose many steps JAX compiles with it."""
-    assert operation.reference is not None
     soft = _at_theta(rows_of(given), *arrays, reference=operation.reference, **own)
     if operation.fixed is None:
         return soft

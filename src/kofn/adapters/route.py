@@ -109,12 +109,12 @@ def again(operation: Operation, x: Any, k: Array, link: Link) -> Callable[[Array
     _, k, _, link, form, _ = rows
     least, greatest = TEMPERATURES[form.dtype_name]
 
-    def found(x: Array, t: Array) -> Any:
+    def weights(x: Array, t: Array) -> Any:
         t = xp.where((t > 0) & (t < math.inf), xp.clip(t, least, greatest), math.nan)
         answers = kernel(backend, Given(x, k, xp.broadcast_to(t, batch), link, form))
         return answers[0] if type(answers) is tuple else answers
 
-    return found
+    return weights
 
 
 def computed(

@@ -106,7 +106,7 @@ def check_temperature(temperature: object) -> float:
     return check_number("temperature", temperature, low=0.0, allowed=allowed, strict=True)
 
 
-def refuse_divided(name: str, x: Any, what: str) -> None:
+def refuse_divided(name: str, x: Array, what: str) -> None:
     """Refuse a JAX array that an explicit mesh divides."""
     if "jax" not in sys.modules or framework(x) != "jax":
         return

@@ -51,7 +51,7 @@ def _may_be_spread(x: Any) -> bool:
 
 def only_if(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     """Return function() if any of `flags` is set, else `otherwise`, of the same shape."""
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(flags, torch.Tensor):  # as `is_at_hand`, with fewer calls
         known = flags.is_cpu and of_torch.state.is_eager(flags)
         return otherwise if known and not flags.any() else function()
@@ -78,7 +78,7 @@ def namespace_like(x: ArrayT) -> Namespace[ArrayT]:
     return namespace(x)
 
 
-def _only_if_any(flags: Any, function: Callable[[], State], otherwise: State) -> State:
+def _only_if_any(flags: Array, function: Callable[[], State], otherwise: State) -> State:
     return function() if flags.any() else otherwise
 
 

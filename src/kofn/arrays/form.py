@@ -7,14 +7,7 @@ from typing import Any, Generic, NamedTuple
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.checks import check_dim, check_scores
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    contiguous,
-    move_axis,
-    namespace_of,
-    quiet_for,
-)
+from kofn.arrays.kinds import Array, cast, contiguous, move_axis, namespace_of, quiet_for
 from kofn.arrays.operations import whole_rows
 from kofn.arrays.typing import ArrayT, DType, KindT, Namespace
 

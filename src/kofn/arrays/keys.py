@@ -35,7 +35,7 @@ def without_negative_zeros(x: ArrayT) -> ArrayT:
     if not is_jax(x):
         return x + 0.0
     # By the bits: XLA may take a subnormal number for 0 and compare so.
-    bits: Any = _seen_as(x, f"int{8 * x.dtype.itemsize}")
+    bits = _seen_as(x, f"int{8 * x.dtype.itemsize}")
     bits = namespace(x).where(bits == -_greatest(bits) - 1, 0, bits)
     return _seen_as(bits, dtype_name(x))
 

@@ -23,7 +23,7 @@ KEYWORDS = {
     "link": "kernel activation cdf",
     "normalize": "norm_topk_prob renormalize route_norm normalize_gates",
 }
-"""What others call arguments of ours; after a =, what is to be made of theirs."""
+"""What others call arguments of ours; after a =, how ours follows from theirs."""
 
 
 def plain(name: str) -> str:

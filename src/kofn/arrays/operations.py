@@ -107,8 +107,7 @@ def put_along_last(like: Array, indices: Array, values: Array) -> Array:
 
 
 def _scattered(x: Any, indices: Array, values: Any) -> torch.Tensor:
-    scattered: torch.Tensor = x.scatter(-1, _long(indices), values)
-    return scattered
+    return x.scatter(-1, _long(indices), values)
 
 
 def as_indices(x: ArrayT) -> ArrayT:
@@ -117,15 +116,13 @@ def as_indices(x: ArrayT) -> ArrayT:
 
 
 def _long(indices: Any) -> torch.Tensor:
-    long: torch.Tensor = indices.long()
-    return long
+    return indices.long()
 
 
 def _put(x: Any, indices: Any, values: Any) -> Array:
     """Put values into a NumPy array that nobody else has, and return it."""
     np.put_along_axis(x, indices, values, axis=-1)
-    array: Array = x
-    return array
+    return x
 
 
 def _replaced(x: Array, indices: Array, values: Array) -> Array:

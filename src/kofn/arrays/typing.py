@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     import numpy as np
+    from torch import Tensor as Tensor
 
     from kofn.arrays.protocols import Array as Array
     from kofn.arrays.protocols import ArrayOf as ArrayOf
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from kofn.arrays.protocols import Number as Number
     from kofn.arrays.protocols import Special as Special
 else:  # to make protocols of so many methods takes a millisecond of every import of kofn
-    Array = Axis = DType = FloatInfo = Namespace = Number = Special = object
+    Array = Axis = DType = FloatInfo = Namespace = Number = Special = Tensor = object
 
 ArrayT = TypeVar("ArrayT", bound="ArrayOf[Any] | np.ndarray[Any, Any]")
 """The kind of the scores, and of the answer."""

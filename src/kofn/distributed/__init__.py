@@ -8,11 +8,7 @@ from kofn.arrays.names import answer_for_others
 from kofn.distributed.choices import hard_topk, soft_topk, soft_topk_sum, soft_topk_threshold
 from kofn.distributed.distillation import topk_kl
 from kofn.distributed.k_subset import KSubset
-from kofn.distributed.knapsack import (
-    soft_knapsack,
-    soft_knapsack_threshold,
-    soft_knapsack_value,
-)
+from kofn.distributed.knapsack import soft_knapsack, soft_knapsack_threshold, soft_knapsack_value
 from kofn.distributed.losses import (
     entmax_loss,
     fenchel_young_loss,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.distributed.over_shards import AxisName, Map, over_shards
+from kofn.distributed.over_shards import AxisName, Group, Map, over_shards
 from kofn.links import Link
 from kofn.maps import topk
 from kofn.operations.choice import HARD
 from kofn.operations.topk import THETA, VALUE, WEIGHTS
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["hard_topk", "soft_topk", "soft_topk_sum", "soft_topk_threshold"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.checks import check_choice, check_flag
@@ -11,17 +11,14 @@ from kofn.arrays.kinds import Array, namespace
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import take_along_last
 from kofn.arrays.typing import ArrayT, Reduction
-from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
+from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import named as formulas
 from kofn.losses.distillation import TAILS, Tail, check_named, check_range
-from kofn.losses.reduced import of_counted, over_rows
+from kofn.losses.reduced import of_counted
 from kofn.losses.targets import check_reduction
 from kofn.rows.given import ONE
 from kofn.rows.kept import PADDING
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["topk_kl"]
 
@@ -102,6 +99,4 @@ def _topk_kl(
             rest = formulas.rest(x, rows.temperature, of.base, at, over)
         loss = formulas.divergence(of, rest, reverse=reverse)
         loss, count = of_counted(loss, formulas.counted(there, x, over), None)
-    if reduction == "none":
-        return layout.restored(loss, of_rows=True)
-    return over_rows(layout.of_all_rows(loss), layout.of_all_rows(count), reduction)
+    return layout.reduced(loss, count, reduction)

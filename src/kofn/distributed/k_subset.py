@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn import links
 from kofn.arrays.checks import check_integer, check_same_kind, shown
-from kofn.distributed.over_shards import outside_of_graphs, torch_layout_of
+from kofn.arrays.typing import Tensor
+from kofn.distributed.over_shards import Group, outside_of_graphs, torch_layout_of
 from kofn.distributions import k_subset as whole
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["KSubset"]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Never
+from typing import Never
 
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName
-from kofn.distributed.over_shards import AxisName, Map, over_shards
+from kofn.distributed.over_shards import AxisName, Group, Map, over_shards
 from kofn.links import Link
 from kofn.maps import knapsack
 from kofn.operations.knapsack import KNAPSACK, KNAPSACK_VALUE, PRICE
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["soft_knapsack", "soft_knapsack_threshold", "soft_knapsack_value"]
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import move_axis
 from kofn.links import Link
+from kofn.losses.reduced import over_rows
 from kofn.operations.operation import Operation
 from kofn.rows.settled import Rows
 from kofn.rows.shards.asked import Asked
@@ -126,6 +127,15 @@ class Layout(ABC):
     def restored_at(self, numbers: Any, place: int) -> Any:
         """Return numbers (…, m) per row with m at this place of the batch shape."""
         return move_axis(numbers, -1, place)
+
+    def reduced(self, losses: Any, counts: Any, reduction: str) -> Any:
+        """Return the losses of rows as the caller's lie, or their sum or mean over all rows.
+
+        `counts` is how much of a row counts in the mean.
+        """
+        if reduction == "none":
+            return self.restored(losses, of_rows=True)
+        return over_rows(self.of_all_rows(losses), self.of_all_rows(counts), reduction)
 
     def of_all_rows(self, numbers: Any) -> Any:
         """Return numbers per row, or their sum, for a sum over all rows."""

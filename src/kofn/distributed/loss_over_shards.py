@@ -11,7 +11,7 @@ from kofn.arrays.kinds import Array, adopt, cast, deleted, namespace
 from kofn.arrays.operations import arange, as_numbers
 from kofn.distributed.layout import Layout
 from kofn.distributed.over_shards import layout_of, link_of, outside_of_graphs
-from kofn.losses.reduced import of_counted, over_rows
+from kofn.losses.reduced import of_counted
 from kofn.losses.targets import (
     Target,
     are_indices,
@@ -80,9 +80,7 @@ def loss(
         value = _of_rows(layout, rows, labels, number, likely, given.smoothing > 0)
         row_weight = None if likely and not given.integers else labels.row_weight
         value, count = of_counted(nan_if_out_of_range(value, labels), counted, row_weight)
-    if reduction == "none":
-        return layout.restored(value, of_rows=True)
-    return over_rows(layout.of_all_rows(value), layout.of_all_rows(count), reduction)
+    return layout.reduced(value, count, reduction)
 
 
 def _given(

@@ -6,18 +6,15 @@ Each process has the same losses, and the gradient of its own scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.distributed.loss_over_shards import loss
-from kofn.distributed.over_shards import AxisName
+from kofn.distributed.over_shards import AxisName, Group
 from kofn.links import Link
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["entmax_loss", "fenchel_young_loss", "softmax_loss", "sparsemax_loss", "topk_loss"]
 
@@ -156,17 +153,8 @@ def entmax_loss(
     if others:
         raise unknown_keyword(entmax_loss, others)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
-    given = (
-        scores,
-        target,
-        group,
-        axis_name,
-        partial(links.entmax, alpha),
-        temperature,
-        dim,
-        mask,
-        reduction,
-    )
+    link = partial(links.entmax, alpha)
+    given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
     return loss("entmax_loss", *given, **options)
 
 
@@ -252,15 +240,5 @@ def fenchel_young_loss(
     """
     if others:
         raise unknown_keyword(fenchel_young_loss, others)
-    return loss(
-        "fenchel_young_loss",
-        scores,
-        target,
-        group,
-        axis_name,
-        link,
-        temperature,
-        dim,
-        mask,
-        reduction,
-    )
+    given = scores, target, group, axis_name, link, temperature, dim, mask, reduction
+    return loss("fenchel_young_loss", *given)

@@ -46,7 +46,7 @@ class OnAxes(Layout):
     def answer(self, operation: Operation, rows: Given, *arrays: Array) -> Array:
         settled = rows_of(rows, self.over)
         answers: Array = array_code.of_settled(operation, settled, *arrays, over=self.over)
-        if "still" not in operation.keeps:
+        if "constant" not in operation.keeps:
             return answers
         barred = bars(stop_gradient(rows.scores), arrays[0])
         return constant_where(self.over.count(barred) > 0, answers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
@@ -24,7 +24,7 @@ from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import comparable, outermost, take_along_last
 from kofn.arrays.typing import ArrayT
 from kofn.distributed.layout import Layout, Scores
-from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
+from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas.choice import order_by_states
 from kofn.maps.ordered import largest as of_whole_rows
 from kofn.maps.ordered.interpolated import Interpolation, quantiles, wanted
@@ -33,9 +33,6 @@ from kofn.maps.ordered.quantiles import of_dense
 from kofn.operations.topk import THETA
 from kofn.rows.given import last_mask
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["quantile", "topk"]
 

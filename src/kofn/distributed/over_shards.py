@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    Group = ProcessGroup | DeviceMesh | None
-
+Group: TypeAlias = "ProcessGroup | DeviceMesh | None"
 AxisName = str | tuple[str, ...] | None
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")

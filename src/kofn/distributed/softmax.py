@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 from kofn import links
 from kofn.arrays.kinds import Array
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.typing import ArrayT
-from kofn.distributed.over_shards import AxisName, Map, over_shards
+from kofn.distributed.over_shards import AxisName, Group, Map, over_shards
 from kofn.maps import softmax as whole
 from kofn.maps import topk
 from kofn.operations.topk import SOFTMAX, WEIGHTS
 from kofn.rows.given import ONE
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["entmax", "softmax", "sparsemax"]
 

@@ -6,7 +6,7 @@ has the same set, and none gathers a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
@@ -17,9 +17,9 @@ from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import as_indices, at_labels, of_places
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.distributed.layout import Layout
-from kofn.distributed.over_shards import AxisName, layout_of, outside_of_graphs
+from kofn.distributed.over_shards import AxisName, Group, layout_of, outside_of_graphs
 from kofn.formulas import answers, truncated
-from kofn.losses.reduced import of_counted, over_rows
+from kofn.losses.reduced import of_counted
 from kofn.losses.sparse_softmax import OUTSIDE, Outside
 from kofn.losses.targets import (
     are_indices,
@@ -37,9 +37,6 @@ from kofn.rows.kept import Kept, arrays_of, kept_given
 from kofn.rows.parts import PartsOfSets
 from kofn.rows.settled import Rows, rows_of
 from kofn.rows.shards.asked import Asked
-
-if TYPE_CHECKING:
-    from kofn.distributed.over_shards import Group
 
 __all__ = ["sparse_softmax", "sparse_softmax_entropy", "sparse_softmax_loss"]
 
@@ -202,7 +199,7 @@ def _softmax(
     scores: Any, group: Any, axis_name: Any, of: Any, temperature: Any, dim: int, mask: Any
 ) -> Any:
     layout = layout_of("kofn.distributed.sparse_softmax", scores, group, axis_name, dim)
-    each = _sets_of(layout, of, temperature, dim, mask)
+    each = _sets_of(layout, of, temperature, mask)
     weights = answers.softmax(each.only(), each.over)
     if each.sets is None:
         return layout.restored(weights, False, each.checked.form)
@@ -215,7 +212,7 @@ def _entropy(
     scores: Any, group: Any, axis_name: Any, of: Any, temperature: Any, dim: int, mask: Any
 ) -> Any:
     layout = layout_of("kofn.distributed.sparse_softmax_entropy", scores, group, axis_name, dim)
-    each = _sets_of(layout, of, temperature, dim, mask)
+    each = _sets_of(layout, of, temperature, mask)
     entropy = truncated.entropy_of(each.only(), each.over)
     return layout.restored(each.per_row(entropy), True)
 
@@ -245,15 +242,13 @@ def _loss(
             target = layout.per_row("target", stop_gradient(adopt(target, scores)))
         words = f", outside {outside}, ignore_index {ignored}, reduction {reduction}, "
         words += f"{'without' if weight is None else 'with'} weight"
-        each = _sets_of(layout, of, temperature, dim, mask, words, (target,))
+        each = _sets_of(layout, of, temperature, mask, words, (target,))
         loss, count = _losses(each, target, outside, weight, ignored)
-    if reduction == "none":
-        return layout.restored(loss, of_rows=True)
-    return over_rows(layout.of_all_rows(loss), layout.of_all_rows(count), reduction)
+    return layout.reduced(loss, count, reduction)
 
 
 def _sets_of(
-    layout: Layout, of: Any, temperature: Any, dim: int, mask: Any, words: str = "",
+    layout: Layout, of: Any, temperature: Any, mask: Any, words: str = "",
     numbers: tuple[Any, ...] = (),
 ) -> _Sets:  # fmt: skip
     """Check the arguments, and that others have the same; return the sets of rows."""

@@ -275,8 +275,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
     ) -> ArrayT:
         """Return logits + noise, up to a constant per row, differentiable in the logits.
 
-        With Gumbel noise, `choose` makes samples of it and `relax` those of `gumbel_softmax`. With
-        another noise they are the samples, and relaxed samples, of Perturb-Max, whose
+        With Gumbel noise, `choose` makes samples of it, and `relax` what `gumbel_softmax` draws.
+        With another noise they are the samples, and relaxed samples, of Perturb-Max, whose
         probabilities `perturbed_argmax` has; `probs`, `log_prob` and the estimators stay with
         Gumbel noise.
 

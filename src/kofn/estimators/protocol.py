@@ -26,9 +26,9 @@ class Distribution(Protocol[ArrayT_co]):
       logits, the sample they stand for, and the relaxed one (`reparameterized`, `perturbed`);
     - `perturb_given(sample, rng)` and `conditioned(perturbed)`: noisy logits given what they
       choose (`gumbel_rao`, `rebar`);
-    - `logits`, whose dtype samples have, beside these; and `dim`, the dimension of a sample's
-    entries, if it is not the last (a `Bernoulli` has none: its coins are factors); -
-    `support(factors)`: every sample (`exact`), with the argument `enumerate_up_to` if it has a
+    - with these, `logits`, whose dtype samples have; and `dim`, the dimension of a sample's
+      entries, if it is not the last (a `Bernoulli` has none: its coins are factors);
+    - `support(factors)`: every sample (`exact`), with the argument `enumerate_up_to` if it has a
       limit.
     """
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import (
-    check_broadcasts,
-    check_number,
-    check_same_kind,
-    check_scores,
-    shown,
-)
+from kofn.arrays.checks import check_broadcasts, check_number, check_same_kind, check_scores, shown
 from kofn.arrays.kinds import (
     FLOATS,
     Array,
@@ -234,7 +228,7 @@ def leave_one_out(
 
 
 def _weight(values: ArrayT, baseline: Any) -> ArrayT:
-    """Return f − b, without a gradient."""
+    """Return the values f less their baseline, without a gradient."""
     fixed = stop_gradient(values)
     if baseline is None:
         return fixed

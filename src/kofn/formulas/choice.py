@@ -31,13 +31,14 @@ from kofn.arrays.operations import (
     take_along_last,
     top_indices,
 )
+from kofn.arrays.typing import Number
 from kofn.kernels.contract import SMALLEST
 from kofn.rows.given import Given
 from kofn.rows.numbers import NUMBERS
 from kofn.solver.reductions import DENSE, Reductions
 
 
-def hard(given: Given, k: Any) -> Array:
+def hard(given: Given, k: Number) -> Array:
     """Return the hard top-k of rows; `k` is the caller's, a number or an array."""
     if given.over is not DENSE:
         from kofn.rows.segments.choice import hard as of_segments
@@ -52,7 +53,7 @@ def hard(given: Given, k: Any) -> Array:
     return with_nan(x, count, chosen)
 
 
-def whole_of(k: Any) -> int | None:
+def whole_of(k: Number) -> int | None:
     """Return ⌈k⌉ if k is a number."""
     return math.ceil(k) if type(k) in NUMBERS else None
 
@@ -107,7 +108,7 @@ def order_by_states(x: Array, states: Array, descending: bool) -> Array:
 
 def known_scores(x: Array) -> Array:
     """Return −inf for masked scores and NaN."""
-    flags: Any = x > LEAST_IN_PLAY[dtype_name(x)]  # no NaN is
+    flags = x > LEAST_IN_PLAY[dtype_name(x)]  # no NaN is
     return namespace(x).where(flags, x, -math.inf)
 
 

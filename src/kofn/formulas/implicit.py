@@ -93,7 +93,7 @@ def place(
     beyond = xp.where(z > 0, scalar(z, limit), -limit)
     z = xp.where(outside, 0.0, z)
     delta = zeros_of(whole)
-    correction: Any = 0.0
+    correction = 0.0
     # A number for alpha is part of the function; an array is an argument.
     number, alpha = link.static_and_array_alpha()
     lever = None if costs is None else shift
@@ -167,15 +167,15 @@ def _costed(
     t, (hi, lo, away, unit) = stop_gradient(rows.temperature), theta
     hi, lo = xp.where(settled, 0.0, hi), xp.where(settled, 0.0, lo)
     z = xp.where(live, away, 0.0) / expand(t)
-    still = expand(settled) & (stop_gradient(own) > 0)
+    decided = expand(settled) & (stop_gradient(own) > 0)
     # What a row has settled gets no gradient; a budget may be infinite there.
     costs, k = own / expand(unit), xp.where(settled, 0.0, rows.k) / unit
-    outside = ~live | _constant_tail(link, z, expand(t)) | still | expand(has_nan)
+    outside = ~live | _constant_tail(link, z, expand(t)) | decided | expand(has_nan)
     pivot, shift = hi + lo, xp.zeros_like(lo)
     if pivoted:
         pivot, shift = pivot_of(link, z, ~outside, hi, lo, t, over, costs)
     distance = _moving_distance(rows, costs, pivot, outside, over)
-    return z, distance, hi + lo, pivot, shift, outside, live & ~still, k, costs
+    return z, distance, hi + lo, pivot, shift, outside, live & ~decided, k, costs
 
 
 def _moving_distance(
@@ -218,8 +218,8 @@ def theta(rows: Rows, over: Reductions = DENSE, *, theta: tuple[Array, ...]) -> 
     if rows.costs is None and has_gradients(rows.scores):
         number, alpha = p.link.static_and_array_alpha()
         constants = (stop_gradient(part) for part in (p.z, rows.scores, rows.temperature))
-        still = (over.count(~p.outside) == 0) & ~p.settled  # T is next to 0
-        row = (*constants, rows.live, still, alpha, over_argument(over))
+        unmoved = (over.count(~p.outside) == 0) & ~p.settled  # T is next to 0
+        row = (*constants, rows.live, unmoved, alpha, over_argument(over))
         like = zeros_of(stop_gradient(p.theta))
         answer = answer + with_gradients_of(
             Equation(rows.link.id, number).carried, like, rows.scores, *row
@@ -245,9 +245,9 @@ def reached(rows: Rows, p: Placed) -> Array:
 
     def below() -> Array:
         theta, t = p.over.expand(p.theta), p.over.expand(rows.temperature)
-        away = xp.where(cut, stop_gradient(rows.scores - theta), 0.0) / stop_gradient(t)
-        known = cut & (p.link.log_cdf(xp.where(cut, away - p.link.edge, fixed)) > -math.inf)
-        away = xp.where(known, rows.scores, theta) - theta
-        return xp.where(known, quotient(away, t, known) - p.link.edge, p.z)
+        distance = xp.where(cut, stop_gradient(rows.scores - theta), 0.0) / stop_gradient(t)
+        known = cut & (p.link.log_cdf(xp.where(cut, distance - p.link.edge, fixed)) > -math.inf)
+        distance = xp.where(known, rows.scores, theta) - theta
+        return xp.where(known, quotient(distance, t, known) - p.link.edge, p.z)
 
     return only_if(p.over.any(cut), below, p.z)

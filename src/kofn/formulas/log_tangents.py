@@ -2,7 +2,7 @@
 
 z changes by e = s − Σqs + k̇/W, as in tangents.py, q = w/W, and log p by he, h = F′/F. With
 λ = Σvh and u = vh − qλ, the cotangents u/T, λ/W and −Σuz/T of x, k and T, for one of log p, v,
-change as those of weights do, with
+change as the cotangents of weights do, with
 
     c = (vh′ − λqF″/F′)e   and   u̇ = c − qΣc.
 

@@ -52,14 +52,14 @@ def rest(
     longer = xp.concat([fixed, xp.zeros_like(fixed[..., :1])], axis=-1)
     out = xp.zeros_like(longer[..., :1]) - math.inf
     longer = replaced_along_last(longer, entries, xp.broadcast_to(out, entries.shape))
-    away = deleted(longer[..., :n])
-    fixed = xp.where(away, -math.inf, fixed)
+    hidden = deleted(longer[..., :n])
+    fixed = xp.where(hidden, -math.inf, fixed)
     greatest = over.max(fixed)
     none = greatest == -math.inf
     top = xp.where(none, base, greatest)
-    z = xp.where(away, 0.0, x - expand(top))
-    z = quotient(z, xp.broadcast_to(expand(temperature), x.shape), ~away)
-    total = over.sum(xp.where(away, 0.0, xp.exp(z)))
+    z = xp.where(hidden, 0.0, x - expand(top))
+    z = quotient(z, xp.broadcast_to(expand(temperature), x.shape), ~hidden)
+    total = over.sum(xp.where(hidden, 0.0, xp.exp(z)))
     loss = quotient(top - base, temperature, ~none) + xp.log(xp.where(none, 1.0, total))
     return xp.where(none, -math.inf, loss)
 
@@ -146,7 +146,7 @@ def _log1mexp(x: Array) -> Array:
 
 
 def _log_of_two(a: Array, b: Array) -> Array:
-    """Return log(e^a + e^b), −∞ of two that are −∞, with their gradients."""
+    """Return log(e^a + e^b) with its gradients; −∞ where both are −∞."""
     xp = namespace(a)
     less, more = xp.where(a > b, b, a), xp.where(a > b, a, b)
     none, alone = stop_gradient(more) == -math.inf, stop_gradient(less) == -math.inf

@@ -8,12 +8,7 @@ from typing import Any
 
 from kofn.arrays.autodiff import nan_where, values_and_slopes
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    is_numpy,
-    namespace,
-)
+from kofn.arrays.kinds import Array, cast, is_numpy, namespace
 from kofn.formulas import answers, implicit
 from kofn.formulas.pivot import pivot_at
 from kofn.formulas.root import slope_shares

@@ -150,7 +150,7 @@ def of_losses(
 
 
 def _compared(p: Placed, rows: Rows, target: Array, whole: Array) -> Array:
-    """Return whole·p − t, exact next to 1; 0 where the loss is a constant, NaN beside a NaN."""
+    """Return whole·p − t, exact next to 1; 0 where the loss is constant, NaN in rows with one."""
     xp, expand = namespace(p.z), p.over.expand
     upper, low, high = split(p.link, p.z, rows.live)
     off = xp.where(upper, (whole - target) - whole * high, whole * low - target)

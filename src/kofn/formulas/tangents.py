@@ -56,17 +56,17 @@ class _Sloped(NamedTuple):
         The means are improved once, as in `pullbacks.of_weights`.
         """
         xp, expand, (dx, dk, dt) = namespace(self.z), self.over.expand, tangents
-        still = self.w == 0
+        fixed = self.w == 0
         s = xp.zeros_like(self.z) if dx is None else dx
         s = s if dt is None else s - self.lever * expand(dt)
         values = [
-            xp.where(still, 0.0, each) for each in (s / expand(self.rows.temperature), *others)
+            xp.where(fixed, 0.0, each) for each in (s / expand(self.rows.temperature), *others)
         ]
         for _ in range(2):
             totals = sums_of(self.over, *(self.w * each for each in values))
             means = (expand(total / self.divisor) for total in totals)
             values = [
-                xp.where(still, 0.0, each - mean) for each, mean in zip(values, means, strict=True)
+                xp.where(fixed, 0.0, each - mean) for each, mean in zip(values, means, strict=True)
             ]
         if dk is not None:
             values[0] = values[0] + expand(dk * self.per_k)

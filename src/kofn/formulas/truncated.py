@@ -28,7 +28,7 @@ def least(
 ) -> Array:
     """Return the score of each row from which on all are in the set.
 
-    It is −∞ in rows without a score in play, or with one of +inf, and NaN beside a NaN.
+    It is −∞ in rows without a score in play, or with one of +inf, and NaN in a row with a NaN.
     """
     xp, expand = namespace(rows.scores), over.expand
     x, t = stop_gradient(rows.scores), stop_gradient(rows.temperature)
@@ -73,8 +73,7 @@ def _last_key(keys: Any, amounts: Array, wanted: Array, over: Reductions) -> Any
 
     def reach(key: Array) -> Array:
         reached = over.sum(xp.where(keys >= over.expand(key), amounts, 0.0))
-        enough: Array = reached >= wanted
-        return enough
+        return reached >= wanted
 
     def refine(state: tuple[Any, Any]) -> tuple[Any, Any]:
         key, bit = state
@@ -122,7 +121,7 @@ def shares(
 ) -> Array:
     """Return how much of each entry counts in a loss, given the set's least score.
 
-    That is 0 or 1, and of ties for the last of k places what is left, where k alone is given.
+    That is 0 or 1; where k alone is given, ties for the last of k places share the places left.
     """
     xp = namespace(rows.scores)
     flags = cast(inside(rows, last, over), rows.scores.dtype)
@@ -191,8 +190,7 @@ def _with_ends(entropy: Array, rows: Rows, greatest: Array) -> Array:
 
 def _has_top(rows: Rows) -> Array:
     """Return which rows have scores of +inf; k was 1."""
-    flags: Array = (rows.k <= 0) & (rows.top_weight > 0)
-    return flags
+    return (rows.k <= 0) & (rows.top_weight > 0)
 
 
 def loss(

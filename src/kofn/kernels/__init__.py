@@ -15,8 +15,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.kinds import Array
+from kofn.arrays.typing import Number
 from kofn.kernels import cpu, gpu, missing, own
 from kofn.kernels.contract import AGAINST, OF_SCORES, kind_of
+from kofn.links.link import Link
 from kofn.links.scalar import ScalarLink
 
 
@@ -38,17 +40,17 @@ class RowKernels(Protocol):
 
     def weights(
         self, x: Array, k: Array, temperature: Array, link: Any, single: bool = False
-    ) -> tuple[Any, Any, bool]:
+    ) -> tuple[Array, Array, bool]:
         """Return (weights, θ, whether the kernel gave up on rows).
 
         Weights of half precision are float32 if `single`.
         """
 
-    def threshold(self, x: Array, k: Array, temperature: Array, link: Any) -> tuple[Any, bool]:
+    def threshold(self, x: Array, k: Array, temperature: Array, link: Link) -> tuple[Array, bool]:
         """Return (θ, whether the kernel gave up on rows)."""
 
     def gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, (…, n), of k and temperature, (2, …), and, if
@@ -57,11 +59,11 @@ class RowKernels(Protocol):
         The cotangents of k and temperature are not read where both are numbers.
         """
 
-    sums: Any
+    sums: Callable[..., Array]
     """(pass, x, θ, k, temperature, link) -> the two sums of a `Pass` of cpu/rows/passes.py, (2, …),
     where θ is known; a backend need not have it."""
 
-    values: Any
+    values: Callable[..., Any]
     """(x, θ, k, temperature, link) -> S_k, its slope in the temperature and, if the backend has it,
     that in k, (2 or 3, …); or None."""
 
@@ -80,15 +82,15 @@ class RowKernels(Protocol):
     """The numbers of links that the next two functions serve."""
 
     def logarithms(
-        self, x: Array, weights: Array, theta: Array, k: Array, temperature: Array, link: Any
-    ) -> Any:
+        self, x: Array, weights: Array, theta: Array, k: Array, temperature: Array, link: Link
+    ) -> Array:
         """Return log p in the memory of p."""
 
-    def log_weights(self, x: Array, k: Array, temperature: Array, link: Any) -> Any:
+    def log_weights(self, x: Array, k: Array, temperature: Array, link: Link) -> tuple[Any, ...]:
         """Return (log p, θ, whether the kernel gave up on rows), for rows of half precision."""
 
     def log_gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         *, of_alpha: bool = False,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Return the cotangents of the scores, from the ones of log p; (2, …), the second for the
@@ -103,13 +105,13 @@ class SubsetKernels(Protocol):
     `what` is a number of contract.py.
     """
 
-    def evaluate(self, what: int, z: Array, k: Array, v: Array | None = None) -> Any:
+    def evaluate(self, what: int, z: Array, k: Array, v: Array | None = None) -> Array:
         """Return the sum `what` of coins z, and for COVARIANCE of entries v."""
 
-    def at(self, what: int, y: Array, hi: Array, lo: Array, k: Array, v: Any = None) -> Any:
+    def at(self, what: int, y: Array, hi: Array, lo: Array, k: Array, v: Any = None) -> Array:
         """Return the same for logits y and their threshold; hi is ±∞ or NaN in rows without one."""
 
-    draw: Any
+    draw: Callable[[Array, Array, Array], Array] | None
     """(z, k, uniforms) -> booleans, k of each row True; or None."""
 
 
@@ -119,22 +121,22 @@ class ChoiceKernels(Protocol):
     One without `ranked` has no other way of `largest` than of scores, and no mask there.
     """
 
-    def hard(self, x: Array, k: Any) -> Any:
+    def hard(self, x: Array, k: Number) -> Array:
         """Return `formulas.choice.hard`, for k per row (…) or a float for all rows.
 
         Scores may be of half precision.
         """
 
-    def largest(self, x: Array, k: int, way: int = OF_SCORES, mask: Any = None) -> Any:
+    def largest(self, x: Array, k: int, way: int = OF_SCORES, mask: Array | None = None) -> Array:
         """Return the indices of the k largest numbers, (…, k) of int64: `formulas.choice.largest`,
         or, for another `way` of contract.py, `first`, of integers, too.
         """
 
-    tally: Any
+    tally: Callable[[Array, Array, list[Array]], None]
     """(x, indices, counts) -> None: add to each array of counts how often the indices of rows
     without a NaN name each entry; a backend need not have it."""
 
-    def ranked(self, x: Array, ranks: Array, mask: Any = None) -> Any:
+    def ranked(self, x: Array, ranks: Array, mask: Array | None = None) -> Array:
         """Return `formulas.choice.ranked`, for ranks (…, m) of int64."""
 
     def truncated(
@@ -142,12 +144,12 @@ class ChoiceKernels(Protocol):
         x: Array,
         k: int | None,
         p: float | None,
-        temperature: Any,
+        temperature: Number,
         labels: Any,
         wanted: bool,
         min_p: float | None = None,
         what: int = AGAINST,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Array, Any]:
         """Return the weights p of `operations.truncated`, and 0 per row; with labels, int64 per
         row, p − t, or None unless wanted, and the losses; for another `what` of contract.py the
         slopes of the entropy in x/T, and it; or per row the least score of the set. Scores may be
@@ -155,7 +157,7 @@ class ChoiceKernels(Protocol):
         """
 
     def truncated_gradients(
-        self, x: Array, weights: Array, cotangent: Array, temperature: Any
+        self, x: Array, weights: Array, cotangent: Array, temperature: Number
     ) -> tuple[Any, Any]:
         """Return the cotangents of the scores, (…, n), and of the temperature, (…)."""
 
@@ -168,25 +170,25 @@ class NoiseKernels(Protocol):
     SERVED: tuple[int, ...]
     """The numbers of contract.py whose links are served."""
 
-    def logs(self, y: Array, link: Any, at: Array) -> Any:
+    def logs(self, y: Array, link: Link, at: Array) -> Array:
         """Return L = Σ log Φ(m − y) of each node."""
 
-    def spread(self, y: Array, link: Any, at: Array, width: Array) -> tuple[Any, Any, Any]:
+    def spread(self, y: Array, link: Link, at: Array, width: Array) -> tuple[Array, Array, Array]:
         """Return (Σ over nodes of width·e^L·φ/Φ like y, L, Σ φ/Φ of each node)."""
 
-    def product(self, y: Array, link: Any, at: Array, mass: Array, total: Array, v: Array) -> Any:
+    def product(self, y: Array, link: Link, at: Array, mass: Array, total: Array, v: Array) -> Any:
         """Return Σ over nodes of mass·h(v − Σhv/total) like y, h = φ/Φ."""
 
-    def largest(self, x: Array, temperature: Array | float, link: Any) -> Any:
+    def largest(self, x: Array, temperature: Array | float, link: Link) -> Array:
         """Return the chances p of rows that `contract.on_lattice` and have no NaN or +inf.
 
         These serve in the place of `spread` and `product` there.
         """
 
     def cotangents(
-        self, x: Array, temperature: Array | float, link: Any, v: Array, *p: Array
-    ) -> tuple[Any, Any]:
-        """Return the cotangents of scores and temperatures, from v, those of p.
+        self, x: Array, temperature: Array | float, link: Link, v: Array, *p: Array
+    ) -> tuple[Array, Array]:
+        """Return the cotangents of scores and temperatures, from the cotangents v of p.
 
         Where p is given, and 0, v is not read.
         """
@@ -200,12 +202,12 @@ class KnapsackKernels(Protocol):
     """
 
     SERVED: tuple[int, ...]
-    weights: Callable[[Array, Array, Array, Any, Array], tuple[Any, Any, bool]]
-    threshold: Callable[[Array, Array, Array, Any, Array], tuple[Any, bool]]
-    values: Callable[[Array, Array, Array, Array, Any, Array], Any]
+    weights: Callable[[Array, Array, Array, Link, Array], tuple[Array, Array, bool]]
+    threshold: Callable[[Array, Array, Array, Link, Array], tuple[Array, bool]]
+    values: Callable[[Array, Array, Array, Array, Link, Array], Any]
 
     def gradients(
-        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Any,
+        self, x: Array, cotangent: Array, theta: Array, k: Array, temperature: Array, link: Link,
         costs: Array, of_costs: bool,
     ) -> tuple[Any, Any, Any, bool]:  # fmt: skip
         """Return the cotangents of the scores, of the costs if wanted, of budget and
@@ -216,13 +218,13 @@ class KnapsackKernels(Protocol):
     def fill(self, x: Array, costs: Array, budget: Array, temperature: Array) -> tuple[Any, Any]:
         """Return `formulas.knapsack_choice.fill`, and NaN per row given up, or None for all."""
 
-    price: Any
+    price: Callable[..., tuple[Array, Array]]
     """(x, k, temperature, link, costs) -> (θ as it is answered, θ as two floats); a backend that
     gives up rows has none, nor the next two.
     """
-    price_gradients: Any
+    price_gradients: Callable[..., tuple[Any, ...]]
     """The arguments and answers of `gradients`, but for the last one, from cotangents of θ."""
-    value_gradients: Any
+    value_gradients: Callable[..., tuple[Any, ...]]
     """(x, cotangent, weights, θ, slopes in T, k, temperature, link, costs) -> such answers, from
     cotangents of values.
     """
@@ -231,10 +233,10 @@ class KnapsackKernels(Protocol):
 class SumKernels(Protocol):
     """The functions of a backend for a `Sum` of cpu/rows/passes.py, of weights (…, n)."""
 
-    def terms(self, of: Any, p: Array, numbers: tuple[float, ...]) -> Any:
+    def terms(self, of: Any, p: Array, numbers: tuple[float, ...]) -> Array:
         """Return its sums of each row, (…), or (count, …) of more than one."""
 
-    def slopes(self, of: Any, p: Array, cotangent: Array, numbers: tuple[float, ...]) -> Any:
+    def slopes(self, of: Any, p: Array, cotangent: Array, numbers: tuple[float, ...]) -> Array:
         """Return the cotangents of the weights."""
 
 

@@ -36,7 +36,7 @@ def answer(
     *given: Any, again: Callable[..., Any], likely: bool = False, link: Any = "exponential",
     alpha: Any = None, sets: tuple[Any, ...] = (), **options: Any,
 ) -> Any:  # fmt: skip
-    """Return the loss, or None where this is for other code, which checks all arguments anew.
+    """Return the loss, or None where this is for other code, which checks all arguments again.
 
     `given` are the caller's scores, target, temperature, dim, mask and reduction; `again` computes
     the loss from checked rows, with all derivatives (see RATED). `sets` are the k, p, min_p and
@@ -88,7 +88,7 @@ def with_margin(
     """Return (the form of the cosines, logits of their rows); see MARGINED."""
     if not is_elsewhere(cosines) or type(margin) not in NUMBERS:
         return None
-    how: Any = dict(whole=False, link="exponential", ignore_index=ignored)
+    how = dict(whole=False, link="exponential", ignore_index=ignored)
     checked = _checked(cosines, target, temperature, dim, None, reduction, **how)
     if checked is None or type(checked[0].temperature) is not float:
         return None

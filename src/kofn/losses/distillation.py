@@ -12,12 +12,7 @@ from kofn.arrays.checks import check_choice, check_flag, check_same_kind
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import Array, adopt, cast, compute_dtype, dtype_name, full_like, is_torch
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.operations import (
-    as_indices,
-    divided_as,
-    take_along_last,
-    with_undivided_rows,
-)
+from kofn.arrays.operations import as_indices, divided_as, take_along_last, with_undivided_rows
 from kofn.arrays.tracing import at_hand, is_known
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.formulas import named as formulas
@@ -105,7 +100,7 @@ def topk_kl(
         checked = checked._replace(scores=x)
         entries, log_p = divided_as(entries, x), divided_as(log_p, x)
         there, wrong = entries != PADDING, (entries < PADDING) | (entries >= form.n)
-        t: Any = checked.temperature
+        t = checked.temperature
         if not (form.n and entries.shape[-1]):  # no row counts
             nothing = cast(x[..., :0], compute_dtype(x)) / (t if type(t) is float else t[..., None])
             none = xp.sum(nothing, axis=-1), xp.any(there, axis=-1)

@@ -150,7 +150,7 @@ def loss_of_rows(checked: Given, labels: Target, reduction: str, likely: bool) -
     likely_loss = of_labels.likelihoods(checked, labels)
     if likely_loss is not None:
         return reduced(likely_loss, labels, reduction, unlimited=True)
-    log_p: Any = evaluate(answers.log_softmax, rows_of(checked))
+    log_p = evaluate(answers.log_softmax, rows_of(checked))
     return cross_entropy(log_p, labels, reduction)
 
 
@@ -320,8 +320,8 @@ def _loss(
     **options: Any,
 ) -> Any:
     """Return the Fenchel–Young loss of any link and target; `alpha` is for entmax."""
-    given: Any = (scores, target, temperature, dim, mask, reduction)
-    loss: Any = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
+    given = (scores, target, temperature, dim, mask, reduction)
+    loss = at_once.answer(*given, again=_again, link=link, alpha=alpha, **options)
     if loss is not None:
         return loss
     link = table.resolve(link) if alpha is None else links.entmax(alpha)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kofn.arrays.autodiff import not_below_0, stop_gradient
 from kofn.arrays.kinds import Array, cast, deleted, full_like, namespace
 from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import Tensor
 from kofn.links.link import Link, by_id
 from kofn.losses.targets import Target, nan_if_out_of_range, weighted
 from kofn.operations.losses import LOSS
@@ -25,9 +26,6 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
 from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.given import Given
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FAR = 1e30
 """Scores up to it are ordinary, and so are their sums."""

@@ -165,10 +165,10 @@ def epsilon_cross_entropy(
     )  # fmt: skip
 
     def available(checked: Given) -> Any:
-        playing: Any = ~deleted(checked.scores)
+        playing = ~deleted(checked.scores)
         return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
 
-    loss: Any = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
+    loss = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
     if loss is not None:
         return loss
     checked, labels = prepared(*given, **options)
@@ -243,7 +243,7 @@ def perturbed_accuracy_loss(
 ) -> ArrayT:
     """Return −Pr(target is the largest of scores + T·noise), the negative expected accuracy.
 
-    Bounded and flat as `accuracy_loss` is, for labels of which many are wrong.
+    It is bounded and flat as `accuracy_loss` is, for data where many labels are wrong.
 
     Args:
         scores, target, temperature, dim, mask, weight, ignore_index, reduction: as for

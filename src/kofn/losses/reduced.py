@@ -50,7 +50,7 @@ def of_counted(loss: ArrayT, counted: Array, weight: Array | None) -> tuple[Arra
 def over_rows(loss: ArrayT, weight: Array | None, reduction: str, total: Any = None) -> ArrayT:
     """Return the losses of rows as they are, their sum, or their mean, by weights or flags.
 
-    The sum may be known.
+    `total` is their sum, where the caller knows it.
     """
     if reduction == "none":
         return loss

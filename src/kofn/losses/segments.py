@@ -83,7 +83,7 @@ def segment_topk_loss(
     labels = _labels(target, checked)
     require_integral(link, checked.scores)
     with checked.form.quiet():
-        loss: Any = route.by_kernel(LOSS, checked, labels, settings=(0,))
+        loss = route.by_kernel(LOSS, checked, labels, settings=(0,))
         if loss is None:
             loss = route.by_array_code(PLAIN_LOSS, with_number(checked, labels).per_row(), labels)
         barred = checked.over.any(bars(stop_gradient(checked.scores), labels))
@@ -154,7 +154,7 @@ def segment_sparse_softmax_loss(
         own = xp.where(rows.top, math.inf, rows.scores)
         # Without an entry, in the graph of the scores all the same.
         own = own[at] if own.shape[0] else xp.sum(own) + full_like(own, last.shape, -math.inf)
-        loss: Any = evaluate(loss_at, rows, own, last, over=checked.over, **settings)
+        loss = evaluate(loss_at, rows, own, last, over=checked.over, **settings)
         loss = xp.where(used, xp.where(valid, loss, math.nan), 0.0)
         return _reduced(loss, checked, reduction, used)
 
@@ -172,7 +172,7 @@ def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, A
             f"{tuple(target.shape)}"
         )
     target = adopt(target, checked.scores)
-    index: Any = form.flat(as_indices(target))
+    index = form.flat(as_indices(target))
     size, places = form.shape[0], arange(index, form.rows)
     used, inside = index != ignored, (index >= 0) & (index < size)
     at = xp.where(used & inside, index, 0) + places // max(form.segments, 1) * size

@@ -123,9 +123,7 @@ def sparse_softmax_loss(
     given: Any = (scores, target, temperature, dim, mask, reduction)
     options: Any = dict(weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index)
     way = OUTSIDE[outside or "against"]
-    loss: Any = at_once.answer(
-        *given, again=_again, likely=True, sets=(k, p, min_p, way), **options
-    )
+    loss = at_once.answer(*given, again=_again, likely=True, sets=(k, p, min_p, way), **options)
     if loss is not None:
         return loss
     checked, labels = prepared(*given, spread_one=True, halves=True, **options)
@@ -140,7 +138,7 @@ def sparse_softmax_loss(
 
 
 def _reduced(checked: Given, labels: Target, of: Support, way: int, reduction: str) -> Any:
-    loss: Any = _of_rows(checked, labels, of, way)
+    loss = _of_rows(checked, labels, of, way)
     if loss is not None:
         return reduced(loss, labels, reduction, unlimited=True)
     return cross_entropy(truncated.log_weights(checked.wide(), *of), labels, reduction)

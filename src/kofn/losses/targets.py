@@ -7,12 +7,7 @@ from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import (
-    check_choice,
-    check_integer,
-    check_number,
-    check_same_kind,
-)
+from kofn.arrays.checks import check_choice, check_integer, check_number, check_same_kind
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import (
     Array,

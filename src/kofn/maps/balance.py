@@ -63,7 +63,7 @@ def required_bias(scores: ArrayT, biased: ArrayT, k: int, groups: Groups | None 
     """
     xp = namespace(scores)
     if groups is None or groups.chosen == groups.number:
-        cutoff: Any = _kth_largest(biased, k + 1)
+        cutoff = _kth_largest(biased, k + 1)
     else:
         score, which = _group_scores(biased, groups)
         opened = _opened(which, biased, groups)
@@ -168,7 +168,7 @@ def even_places(forced: Array, usable: Array, tokens: Array, k: float) -> Any:
     there are. If all may use each, and none must, the level is tokens·k/E.
     """
     xp, whole = namespace(usable), tokens * k
-    points: Any = xp.concat([forced, usable], axis=-1)
+    points = xp.concat([forced, usable], axis=-1)
     # The sum rises with the level, and is linear from one of the limits to the next.
     sums = xp.sum(_clipped(points[..., None], forced, usable), axis=-1)
     reached = xp.max(xp.where(sums <= whole, points, 0), axis=-1)[..., None]
@@ -189,6 +189,6 @@ def _clipped(level: Any, forced: Any, usable: Any) -> Any:
 
 def known_tokens(required: ArrayT, playing: ArrayT | None) -> ArrayT:
     """Return which tokens count, [..., T]: those that play and have no NaN."""
-    unknown: Any = required != required
+    unknown = required != required
     known = ~unknown.any(-1)
     return known if playing is None else known & playing

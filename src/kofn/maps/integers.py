@@ -39,5 +39,4 @@ def hard_of_integers(scores: ArrayT, k: float | Array, dim: int, mask: Array | N
     share = xp.clip(per_row - arange(per_row, count), 0.0, 1.0)
     chosen = put_along_last(cast(xp.zeros_like(rows), share.dtype), order, share)
     chosen = chosen if mask is None else xp.where(playing, chosen, 0.0)
-    weights: ArrayT = form._replace(dtype=dtype).restored(chosen)
-    return weights
+    return form._replace(dtype=dtype).restored(chosen)

@@ -102,7 +102,7 @@ def gates_of_mixture(
 
 
 def _moving(weights: Array) -> Array:
-    """Return 0 with the gradient of weights, none of which is infinite."""
+    """Return 0 with the gradient of weights, which are finite."""
     return weights - stop_gradient(weights)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Never
+from typing import Never
 
 from kofn import links
 from kofn.adapters import route, short
@@ -57,7 +57,7 @@ def softmax(
     if others:
         raise unknown_keyword(softmax, others)
     if mask is None and weights is None:
-        known: Any = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim)
+        known = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim)
         if known is not None:
             return known
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)

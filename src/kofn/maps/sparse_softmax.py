@@ -98,7 +98,7 @@ def sparse_softmax(
 
 
 class Support(NamedTuple):
-    """What says how large the set of a row is; what leaves nothing out is None, beside another."""
+    """The numbers that limit the set of a row; of several, one that leaves nothing out is None."""
 
     k: int | None
     p: float | None

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import Tensor
 from kofn.maps.taylor_zeros import Zeros, zeros
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 USUAL = 100.0
 """The scores, in temperatures, up to which no product of `FACTORS` overflows."""

@@ -84,7 +84,7 @@ def soft_topk(
         raise unknown_keyword(soft_topk, others)
     if mask is None and type(hard) is bool:
         operation = HARD_WEIGHTS if hard else WEIGHTS
-        known: Any = short.answer(operation, scores, k, link, temperature, dim)
+        known = short.answer(operation, scores, k, link, temperature, dim)
         if known is not None:
             return known
     link = table.resolve(link)

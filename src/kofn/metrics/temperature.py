@@ -6,13 +6,7 @@ import math
 from typing import Any, Never
 
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import (
-    check_flag,
-    check_number,
-    check_per_row,
-    check_real,
-    check_same_kind,
-)
+from kofn.arrays.checks import check_flag, check_number, check_per_row, check_real, check_same_kind
 from kofn.arrays.kinds import (
     Array,
     cast,

@@ -22,7 +22,7 @@ COOLING = 0.7
 
 
 class Closing(nn.Module):
-    """What a choice has beside its scores: k, a schedule, and at last a mask that stays."""
+    """What a choice has besides its scores: k, a schedule, and at last a mask that stays."""
 
     steps: Tensor
     mask: Tensor | None
@@ -79,7 +79,7 @@ class SoftTopK(Closing):
     """Return x times the weights of k of its n entries, which the model learns to choose.
 
     Each entry has a score, a parameter. In training, the weights are `soft_topk` of the scores, at
-    a temperature that falls, and from 70 % of the steps on those of `hard_topk`, which then stay:
+    a temperature that falls; from 70 % of the steps on, `hard_topk` gives them, and they stay:
     the rest of the model learns with the choice that it will have. In eval(), they are 0 and 1, and
     exactly k are 1.
 
@@ -137,7 +137,7 @@ class SoftTopK(Closing):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw scores that are nearly equal; start k and the steps anew."""
+        """Draw scores that are nearly equal; start k and the steps again."""
         nn.init.normal_(self.scores, std=0.01)
         self.k.reset_parameters()
         self.steps.zero_()

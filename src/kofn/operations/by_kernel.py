@@ -10,6 +10,7 @@ import numpy as np
 from kofn import kernels
 from kofn.arrays.kinds import Array, cast, is_torch, namespace, quiet_for
 from kofn.formulas import answers
+from kofn.links.link import Link
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.solver import price
@@ -19,7 +20,7 @@ from kofn.solver.threshold import solve
 
 
 def threshold(
-    x: Array, k: Array, temperature: Array, link: Any, costs: Array | None = None
+    x: Array, k: Array, temperature: Array, link: Link, costs: Array | None = None
 ) -> Array | None:
     """Return θ of `solve` as one array of its two floats, or None if no kernel supports the rows.
 

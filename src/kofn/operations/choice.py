@@ -96,7 +96,7 @@ def way_of(smallest: bool, in_order: bool) -> int:
 def _hard_weights(backend: kernels.RowKernels, given: Given) -> tuple[Array, Array]:
     """Return the hard choice, and θ as two floats for its gradient, the gradient of the weights.
 
-    The weights themselves are not needed. Where kernels of rows serve, those of choices do.
+    The weights themselves are not needed. Where kernels of rows serve, kernels of choices do, too.
     """
     x, fixed = given.scores, without_bad_temperatures(given)
     chooser = kernels.found("choice", x, "torch" if is_torch(x) else "numpy")

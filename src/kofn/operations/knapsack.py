@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, deleted, namespace
 from kofn.arrays.operations import power_of_two
+from kofn.arrays.typing import Tensor
 from kofn.formulas import answers, implicit, knapsack_choice
 from kofn.operations.by_kernel import finish, in_memory, part, put
 from kofn.operations.makers import with_back
@@ -25,9 +26,6 @@ from kofn.operations.signatures import COSTED
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given, costed, with_costs
 from kofn.rows.settled import rows_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FLAT = 1e-30  # a Σc²F′ that has underflowed, or nearly
 LARGEST = 2.0**28  # θc in units of T; float64 leaves an error of 2⁻²⁵ of it
@@ -152,15 +150,13 @@ HARD_KNAPSACK = Operation(
 
 def _price(backend: Backend, given: Given) -> Array:
     """Return θ as two floats; NaN where the kernel gave up."""
-    theta: Array = backend.threshold(*given[:4], given.costs)[0]
-    return theta
+    return backend.threshold(*given[:4], given.costs)[0]
 
 
 def _theta(backend: Backend, given: Given) -> tuple[Array, Array]:
     """Return (θ, θ as two floats); where these are not finite, θ is the array code's."""
     if hasattr(backend, "price"):
-        own: tuple[Array, Array] = backend.price(*given[:4], given.costs)
-        return own
+        return backend.price(*given[:4], given.costs)
     pair: Any = _price(backend, given)
     price = pair[0, ...] if isinstance(pair, np.ndarray) else pair[0].clone()
     endless = ~np.isfinite(in_memory(pair)).all(0)

@@ -7,7 +7,7 @@ in T is −Σ(p − t)z/T.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.kinds import Array, cast, compute_dtype, dtype_name, namespace
 from kofn.arrays.operations import as_numbers, at_labels, marked
+from kofn.arrays.typing import Tensor
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.links.link import Link
 from kofn.operations.by_kernel import in_memory, put, weights_by_kernel
@@ -25,9 +26,6 @@ from kofn.operations.topk import AT_ONCE, WEIGHTS
 from kofn.rows.given import Given
 from kofn.rows.settled import Rows, rows_of
 from kofn.solver.reductions import DENSE, Reductions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Backend = kernels.RowKernels
 IN_CACHE = 1 << 17
@@ -251,7 +249,7 @@ LOSS = Operation(
     each_alpha="LOSS",
     functions="fenchel_young_loss, topk_loss, sparsemax_loss, entmax_loss, segment_topk_loss",
 )
-_SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "still", "whole"))
+_SLOPED: dict[str, Any] = dict(pullback=sloped.of_losses, keeps=("slope", "constant", "whole"))
 PLAIN_LOSS = replace(
     closed("loss r", answers.loss, pullbacks.of_losses, "target n"), sloped=sloped.loss, **_SLOPED
 )

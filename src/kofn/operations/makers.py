@@ -31,8 +31,9 @@ def with_back(
     """Declare an operation on rows, and its way back, which takes all that it gives but the answer.
 
     back(backend, rows, cotangent, *kept) gives cotangents, `into`. If some is kept only "if
-    slopes", the kernel is told whether anything is learned; what is given "if of_costs", say, the
-    way back is asked for by an argument of that name. `more` and `of_back` are other fields.
+    slopes", the kernel is told whether anything is learned. The way back gives a cotangent "if
+    of_costs", say, where an argument of that name asks for it. `more` and `of_back` are other
+    fields.
     """
     answer, *others = gives.split(", ")
     x, rest = of.takes.split(", ", 1)
@@ -50,21 +51,20 @@ def summed(
 ) -> Operation:
     """Declare the sum of a pass's first term over the weights of a row, for these `functions`.
 
-    Its array code is the formula of the pass, of which F′ is 0 there. slope(p) is the term's slope
-    in a weight, in the same words, finite where the weight cannot move.
+    Its array code is the formula of the pass, with 0 for F′. slope(p) is the term's slope in a
+    weight, in the same words, finite where the weight cannot move.
     """
 
     def kernel(backend: RowKernels, given: Given, slopes: int) -> tuple[Array | None, ...]:
         if slopes:
             p, theta = weights_by_kernel(backend, given)
-            return found(backend, given, theta), p, theta
-        return found(backend, given, threshold_of(backend, given)), None, None
+            return total(backend, given, theta), p, theta
+        return total(backend, given, threshold_of(backend, given)), None, None
 
-    def found(backend: RowKernels, given: Given, theta: Array) -> Array:
-        sums: Array = backend.sums(of, given.scores, theta, *given[1:4])[0] + 0
-        return sums
+    def total(backend: RowKernels, given: Given, theta: Array) -> Array:
+        return backend.sums(of, given.scores, theta, *given[1:4])[0] + 0
 
-    def back(backend: RowKernels, given: Given, cotangent: Any, p: Array, theta: Array) -> Any:
+    def back(backend: RowKernels, given: Given, cotangent: Array, p: Array, theta: Array) -> Any:
         each = cotangent[..., None] * slope(p)
         return backend.gradients(given.scores, each, theta, *given[1:4])
 

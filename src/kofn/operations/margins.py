@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kofn.arrays.typing import Tensor
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _back(

@@ -10,8 +10,8 @@ A call goes down these layers, and its answer comes back the same way:
     adapters/         torch/: an autograd function, an operator with shapes, derivative, sharding
                       jax/: a primitive with its rules; shards/: rows in several processes
                       segments.py: a loop over blocks; array_code.py: θ first, then the formula
-    operations/       the declarations: which kernels, which formulas, the arrays kept for the way
-    back formulas/         array code at a known θ, with all derivatives: it defines the answer
+    operations/       the declarations: which kernels, which formulas, what the way back keeps
+    formulas/         array code at a known θ, with all derivatives: it defines the answer
     kernels/, solver/ compiled code; θ in array code
 
 The contract:
@@ -24,7 +24,7 @@ The contract:
 - The first answer is the caller's, and alone has a derivative. Autograd keeps what the ways back
   take, and nothing else: this is all the memory that a call holds until then.
 - First derivatives are ways back, kernels mostly. A way back is differentiated as
-`reference` at the kept θ.
+  `reference` at the kept θ.
 - A kernel that gives up on a row says so, and array code does this row.
 - No answer shares memory with an argument or another answer, and every entry of it is written.
 - The name of an operation and its line of arguments are a torch operator. Saved programs know it by
@@ -102,6 +102,10 @@ def _batch(x: Array, *_: object) -> Sequence[int]:
     return x.shape[:-1]
 
 
+def _no_array_code(*_: object, **__: object) -> Any:
+    raise NotImplementedError("a way back is differentiated as its operation is, by array code")
+
+
 class Signature(NamedTuple, Generic[RowsT]):
     """The arguments that are the rows of an operation, and how kernels for them are found."""
 
@@ -129,7 +133,7 @@ class Operation:
     gives: str
     of: Signature
     kernel: Callable[..., Any]
-    reference: Callable[..., Any] | None = None
+    reference: Callable[..., Any] = _no_array_code
     """The array code that defines the answer: reference(rows, *arrays, over=, theta=, …), for the
     `Rows` that `rows/settled.py` makes of the arguments. It is given θ and solves nothing.
     """
@@ -154,7 +158,7 @@ class Operation:
     that returns it.
     """
     tangents: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]] | None = None
-    """Returns formulas of tangents of x, k and t, of which some may be None: the answer's tangent,
+    """Returns formulas of tangents of x, k and t; some may be None: the answer's tangent,
     (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
     """
     sloped: Callable[..., Any] | None = None
@@ -162,7 +166,7 @@ class Operation:
     round of sums; without `at_theta`, `theta` is None.
     """
     keeps: tuple[str, ...] = ()
-    """The names of what `sloped` keeps per row; in rows that are "still" the answer is constant. An
+    """The names of what `sloped` keeps per row; in rows that are "constant" the answer is one. An
     operation that takes "slopes" keeps it if t is learned.
     """
     offered: str = "SERVED"
@@ -227,7 +231,7 @@ class Operation:
     cotangents: tuple[tuple[str, ...], ...] = field(init=False)
     """Of each answer of a way back, the arguments whose cotangents it has."""
     learned_arrays: tuple[str, ...] = field(init=False)
-    """The arrays beside the rows that have a cotangent."""
+    """The arrays other than the rows that have a cotangent."""
     kept: tuple[int, ...] = field(init=False)
     """The places of the answers that the way back takes."""
     names_kept: tuple[str, ...] = field(init=False)

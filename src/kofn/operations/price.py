@@ -6,15 +6,7 @@ from typing import Any
 
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    is_jax,
-    is_torch,
-    most_precise_dtype,
-    namespace,
-    quiet,
-)
+from kofn.arrays.kinds import Array, cast, is_jax, is_torch, most_precise_dtype, namespace, quiet
 from kofn.links.link import Link
 from kofn.operations import by_kernel
 from kofn.rows.settled import Rows

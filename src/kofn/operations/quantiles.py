@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kofn.arrays.typing import Tensor
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import scores
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _back(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Tensor) -> Tensor:
@@ -38,6 +34,6 @@ QUANTILE = Operation(
     ),
     offered="quantile",
 )
-"""What is at a share of the way between the numbers of two ranks, of which the second is the same
+"""The number at a share of the way between the numbers of two ranks; the second rank is the same
 or the next one.
 """

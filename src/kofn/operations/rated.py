@@ -6,16 +6,14 @@ test_kernels_gpu.py.)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kofn.arrays.typing import Tensor
 from kofn.operations.losses import LOSS, pulled_back
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS, TEMPERED, scores
 from kofn.operations.truncated import SET, SPARSE_LOSS, TRUNCATED_LOSS
 from kofn.rows.given import Given
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _rated(

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn.arrays.kinds import Array, compute_dtype, deleted
+from kofn.arrays.typing import Tensor
 from kofn.formulas import named
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import TEMPERED
 from kofn.operations.topk import AT_ONCE
 from kofn.rows.given import Given
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 MANY = 1 << 24
 """Entries of a block on a GPU, where each operation waits for the one before."""

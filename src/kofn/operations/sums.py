@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from kofn.arrays.kinds import Array, is_torch, namespace
+from kofn.arrays.typing import Namespace
 from kofn.kernels import SumKernels
 from kofn.kernels.cpu.rows.passes import Sum
 from kofn.links import vocabulary
@@ -29,12 +30,11 @@ def by_arrays(p: Array, of: Sum, numbers: Numbers = ()) -> Array:
     """Return the sums of a row, (…), or (count, …) of more than one."""
     xp = namespace(p)
     sums = [xp.sum(term, axis=-1) for term in of.terms(p, *numbers)]
-    answer: Array = sums[0] if of.count == 1 else xp.stack(sums)
-    return answer
+    return sums[0] if of.count == 1 else xp.stack(sums)
 
 
 @lru_cache
-def terms_in(of: Sum, xp: Any) -> Any:
+def terms_in(of: Sum, xp: Namespace[Any]) -> Any:
     """Return its formula in a framework's own functions: words look for them at each call."""
     words = {word: getattr(vocabulary, word) for word in vocabulary.__all__}
     own = {word: getattr(xp, name) for word, name in _NAMES.items()}
@@ -50,8 +50,8 @@ _NAMES = {"exp": "exp", "expm1": "expm1", "log": "log", "log_of_any": "log", "wh
 
 
 def _back_by_arrays(p: Array, cotangent: Array, of: Sum, numbers: Numbers) -> Array:
-    slopes: Any = of.slopes(p, *numbers)
-    every: Any = cotangent if of.count > 1 else (cotangent,)
+    slopes = of.slopes(p, *numbers)
+    every = cotangent if of.count > 1 else (cotangent,)
     slope: Array = sum(g[..., None] * slope for g, slope in zip(every, slopes, strict=True))
     return slope
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn import kernels
 from kofn.arrays.kinds import Array, deleted, is_torch, namespace
 from kofn.arrays.tracing import is_at_hand
+from kofn.arrays.typing import Tensor
 from kofn.formulas import answers, implicit, pullbacks, sloped
 from kofn.operations.by_kernel import threshold_of, weights_by_kernel
 from kofn.operations.makers import AROUND_THETA, with_back
@@ -16,9 +17,6 @@ from kofn.operations.operation import Operation
 from kofn.operations.signatures import ROWS
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 AT_ONCE = 1 << 16
 """Entries whose cotangents are computed together, so that they stay in a cache."""

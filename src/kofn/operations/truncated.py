@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kofn import kernels
 from kofn.arrays.autodiff import stop_gradient
@@ -16,6 +16,7 @@ from kofn.arrays.operations import (
     marked,
     with_undivided_rows,
 )
+from kofn.arrays.typing import Tensor
 from kofn.formulas import answers
 from kofn.formulas import truncated as formulas
 from kofn.kernels.contract import ENTROPY, LAST
@@ -26,9 +27,6 @@ from kofn.operations.signatures import TEMPERED
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.settled import rows_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Chooser = kernels.ChoiceKernels
 SET = "k SymInt?, p float?, min_p float?"
@@ -86,8 +84,7 @@ def counted(given: Given, k: int | None, p: float | None) -> Array:
 
 
 def _weights(chooser: Chooser, given: Given, k: int | None, p: float | None) -> Array:
-    weights: Array = chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
-    return weights
+    return chooser.truncated(given.scores, k, p, given.temperature, None, True)[0]
 
 
 def _weights_back(chooser: Chooser, given: Given, weights: Array, cotangent: Array) -> Any:
@@ -185,13 +182,12 @@ TRUNCATED_LOSS = Operation(
 
 
 def _sparse(chooser: Chooser, given: Given, *of: Any) -> Array:
-    weights: Array = _asked(chooser, given, None, True, of)[0]
-    return weights
+    return _asked(chooser, given, None, True, of)[0]
 
 
 def _asked(
     chooser: Chooser, given: Given, labels: Array | None, wanted: bool, of: Any, what: int = 0
-) -> Any:
+) -> tuple[Array, Any]:
     k, p, min_p = of
     return chooser.truncated(given.scores, k, p, given.temperature, labels, wanted, min_p, what)
 
@@ -252,9 +248,9 @@ def _entropy_back(
     x: Any = given.scores
     t, lever = given.temperature, None
     if x is not None and type(t) is not float:
-        still = slope == 0  # the slopes add up to 0, so scores may be taken from any number
-        x = cast(x, slope.dtype).masked_fill(still, 0.0)
-        apart = x - x.sum(-1, keepdim=True) / (~still).sum(-1, keepdim=True).clamp(min=1)
+        constant = slope == 0  # the slopes add up to 0, so scores may be taken from any number
+        x = cast(x, slope.dtype).masked_fill(constant, 0.0)
+        apart = x - x.sum(-1, keepdim=True) / (~constant).sum(-1, keepdim=True).clamp(min=1)
         lever = (slope * apart).sum(-1) / t
     return pulled_back(_, given, cotangent, slope, lever, dtype)
 

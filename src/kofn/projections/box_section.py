@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Never
+from typing import NamedTuple, Never
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, full_like, namespace, scalar
@@ -95,7 +95,7 @@ def projection_box_section(
         given.per_entry("lower", lower, infinite=True),
         given.per_entry("upper", upper, infinite=True),
     )
-    total: Any = given.per_vector("c", c, positive=False)
+    total = given.per_vector("c", c, positive=False)
     total = full_like(given.rows, given.batch, total) if isinstance(total, float) else total
     rows = with_undivided_rows(given.rows)
     numbers = *bounds, given.per_entry("w", w), total

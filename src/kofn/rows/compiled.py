@@ -26,7 +26,7 @@ def evaluate(
         from kofn.arrays.jax.compile import bound
         from kofn.rows.jax_compiled import evaluate as compiled
 
-        chosen: Any = bound(function, **settings) if settings else function
+        chosen = bound(function, **settings) if settings else function
         rows = rows._replace(form=None) if type(rows) is Given else rows
         return compiled(chosen, rows, _other(over), *arrays)  # type: ignore[arg-type]  # of JAX
     return function(rows, *arrays, **_other(over), **settings)

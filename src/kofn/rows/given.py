@@ -14,9 +14,7 @@ from typing import Any, Generic, NamedTuple
 
 from kofn import kernels
 from kofn.arrays import torch as of_torch
-from kofn.arrays.checks import (
-    check_mask,
-)
+from kofn.arrays.checks import check_mask
 from kofn.arrays.flow import alike
 from kofn.arrays.form import Form, form_of
 from kofn.arrays.kinds import (

@@ -34,6 +34,5 @@ def _ends(link: Link, like: Array) -> tuple[float, float, float]:
     if is_jax(like):
         from kofn.rows.jax_compiled import integral_ends as of_jax
 
-        known: tuple[float, float, float] = of_jax(link.id)
-        return known
+        return of_jax(link.id)
     return link.integral_ends(np.asarray(2.0**26))

@@ -29,7 +29,7 @@ def evaluate(
     # A link is code, not data, so its id is a static argument.
     link_id = rows.link.id
     number, alpha = rows.link.static_and_array_alpha()
-    bare: Any = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
+    bare = rows._replace(link=None)  # type: ignore[arg-type]  # known by its id
     answer: jax.Array = _evaluate(function, link_id, number, alpha, bare, over, *arrays)
     return answer
 

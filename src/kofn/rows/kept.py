@@ -12,16 +12,7 @@ import numpy as np
 from kofn.arrays.checks import check_mask, check_same_kind, refuse_divided, shown
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.form import Form, form_of
-from kofn.arrays.kinds import (
-    Array,
-    adopt,
-    beside,
-    cast,
-    dtype_name,
-    is_torch,
-    move_axis,
-    namespace,
-)
+from kofn.arrays.kinds import Array, adopt, beside, cast, dtype_name, is_torch, move_axis, namespace
 from kofn.arrays.operations import arange, as_indices
 from kofn.arrays.tracing import at_hand
 from kofn.links import exponential
@@ -45,7 +36,7 @@ class Kept(NamedTuple):
     form: Form  # of the caller's scores
     scores: Array  # the caller's, with `dim` last
     at: tuple[Array, ...]  # what indexes them by these entries; padding stands for entry 0
-    own: Array | None = None  # scores of labels, (rows,), gathered with those of the sets
+    own: Array | None = None  # scores of labels, (rows,), gathered with the sets' scores
 
     def has(self, labels: Array, over: Any) -> Array:
         """Return whether an entry of each row, (rows,), is in its set."""
@@ -120,7 +111,7 @@ def kept_given(
         rows = arange(labels, labels.shape[0])
         of_labels = index_of(form.batch, rows, labels)
         both = tuple(xp.concat(pair, axis=0) for pair in zip(at, of_labels, strict=True))
-    x: Any = without_deleted(turned[both])
+    x = without_deleted(turned[both])
     if mask is not None:
         spread = xp.broadcast_to(adopt(check_mask(mask, scores), scores), form.shape)
         x = xp.where(move_axis(spread, form.dim, -1)[both], x, -math.inf)

@@ -7,12 +7,7 @@ from typing import Any, NamedTuple
 
 from kofn.arrays.autodiff import nan_where, stop_gradient
 from kofn.arrays.flow import only_if
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    deleted,
-    namespace,
-)
+from kofn.arrays.kinds import Array, cast, deleted, namespace
 from kofn.links.link import Link
 from kofn.rows.given import Given
 from kofn.solver.reductions import Reductions

@@ -15,8 +15,8 @@ def limited(
     k: Tensor | float, t: Tensor | float, n: int, limits: tuple[float, float]
 ) -> tuple[Any, Any]:
     """Return k and T in float32, NaN where they are out of range; T is cut off at its limits."""
-    found = _Limited.apply(k, t, n, limits)  # type: ignore[no-untyped-call]  # PyTorch's
-    return k if found[0] is None else found[0], t if found[1] is None else found[1]
+    both = _Limited.apply(k, t, n, limits)  # type: ignore[no-untyped-call]  # PyTorch's
+    return k if both[0] is None else both[0], t if both[1] is None else both[1]
 
 
 class _Limited(torch.autograd.Function):
@@ -29,15 +29,15 @@ class _Limited(torch.autograd.Function):
         like = k if isinstance(k, Tensor) else t
         assert isinstance(like, Tensor)
         ctx.kernels = kernels.found("rows", like.new_empty(0, dtype=torch.float32), "torch")
-        *found, inside = ctx.kernels.limited(k, t, n, limits)
+        *both, inside = ctx.kernels.limited(k, t, n, limits)
         ctx.save_for_backward(inside)
         ctx.dtypes = [one.dtype if isinstance(one, Tensor) else None for one in (k, t)]
-        constant = zip(found, ctx.needs_input_grad, strict=False)
+        constant = zip(both, ctx.needs_input_grad, strict=False)
         ctx.mark_non_differentiable(
             *(o for o, learned in constant if o is not None and not learned)
         )
         ctx.set_materialize_grads(False)
-        return found[0], found[1]
+        return both[0], both[1]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:

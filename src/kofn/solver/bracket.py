@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, namespace
-
-if TYPE_CHECKING:
-    from kofn.solver.equation import Problem
+from kofn.solver.equation import Problem
 
 WIDE = 1e5
 """The spread, in temperatures, from which on a row may have outliers that a start must not see."""

@@ -28,7 +28,7 @@ class Costs(NamedTuple):
         return distance / namespace(distance).where(self.each > 0, self.each, 1.0)
 
     def sums(
-        self, budget: Array, upper: Array, tail: Array, density: Array, over: Reductions
+        self, upper: Array, tail: Array, density: Array, over: Reductions
     ) -> tuple[Array, ...]:
         """Return `threshold.Sums`, by one round of sums.
 

@@ -10,13 +10,11 @@ the scores are.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kofn.arrays.flow import while_loop
 from kofn.arrays.kinds import Array, namespace
-
-if TYPE_CHECKING:
-    from kofn.solver.equation import Problem
+from kofn.solver.equation import Problem
 
 
 class Place(NamedTuple):
@@ -65,7 +63,7 @@ class _Neighbours(NamedTuple):
 class _Distance(NamedTuple):
     short: Array
     long: Array
-    found: Array
+    met: Array  # the pairs between which θ is as close as floats allow
 
 
 def between_neighbours(p: Problem, wanted: Array) -> Place:
@@ -115,16 +113,16 @@ def _distance(p: Problem, score: Array, sign: Array, half: Array, wanted: Array)
     zero = xp.zeros_like(half)
 
     def unfinished(s: _Distance) -> Array:
-        return xp.any(~s.found)
+        return xp.any(~s.met)
 
     def advance(s: _Distance) -> _Distance:
         middle = _halfway(s.short, s.long)
         beyond = sign * p.excess(score, sign * middle)
-        exact = (beyond == 0) & ~s.found
-        short = xp.where((beyond > 0) & ~s.found | exact, middle, s.short)
-        long = xp.where((beyond < 0) & ~s.found | exact, middle, s.long)
+        exact = (beyond == 0) & ~s.met
+        short = xp.where((beyond > 0) & ~s.met | exact, middle, s.short)
+        long = xp.where((beyond < 0) & ~s.met | exact, middle, s.long)
         ended = (middle <= s.short) | (middle >= s.long) | (beyond != beyond)
-        return _Distance(short, long, s.found | exact | ended)
+        return _Distance(short, long, s.met | exact | ended)
 
     start = _Distance(zero, half, ~wanted)
     return while_loop(p.x, unfinished, advance, start, most_steps(p.x)).long

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kofn.arrays.autodiff import moving, stop_gradient
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.links.link import Link
 from kofn.solver.equation import far
-
-if TYPE_CHECKING:
-    from kofn.solver.reductions import Reductions
+from kofn.solver.reductions import Reductions
 
 
 class Balance(NamedTuple):
@@ -84,7 +82,7 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
 
 
 def _of_side(upper: Array, sides: Sequence[Array], over: Reductions) -> Array:
-    """Return per entry the number per row of its side: of what is not above ½, and of what is."""
+    """Return per entry its side's number per row; `sides` are the numbers for F ≤ ½ and F > ½."""
     below, above = map(over.expand, sides)
     return namespace(upper).where(upper, above, below)
 

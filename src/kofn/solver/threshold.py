@@ -29,7 +29,7 @@ class Search(NamedTuple):
     high: Place
     last: Array
     active: Array
-    found: Array  # rows whose last step shows that θ has converged
+    converged: Array  # rows whose last step shows that θ has converged
     flat: Array
 
 
@@ -86,7 +86,7 @@ def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Plac
     most = ROUNDS if p.costs is None else bisections(p.x)
     search = newton_search(p, begun(*ends, open_), balance, most)
     if p.costs is None:
-        lost = open_ & ~search.found
+        lost = open_ & ~search.converged
         search = only_if(lost, lambda: _beside(p, search, lost), search)
     if p.row_link.has_infinite_tails(p.x) is not False:  # a bounded link has no plateau
         search = only_if(search.flat, lambda: between(p, search), search)
@@ -106,7 +106,7 @@ def begun(start: Array, low: Array, high: Array, active: Array) -> Search:
     """Return a search at its starting point."""
     zero, none = (namespace(start).zeros_like(one) for one in (start, active))
     ends = Place(start, zero), Place(low, zero), Place(high, zero)
-    return Search(*ends, last=zero + math.inf, active=active, found=none, flat=none)
+    return Search(*ends, last=zero + math.inf, active=active, converged=none, flat=none)
 
 
 def newton_search(
@@ -140,7 +140,7 @@ def newton_search(
             high=high,
             last=xp.where(s.active, xp.abs(step), s.last),
             active=s.active & ~(near | stay | stuck),
-            found=xp.where(s.active, near | stay, s.found),
+            converged=xp.where(s.active, near | stay, s.converged),
             flat=xp.where(s.active, seen.flat, s.flat),
         )
 
@@ -200,7 +200,7 @@ def balance(p: Problem, z: Array) -> Newton:
     upper, tail, density = barrier(upper, tail, density)
     costs = p.costs
     if costs is not None:
-        sums = Sums(*costs.sums(p.k, upper, tail, density, p.over))
+        sums = Sums(*costs.sums(upper, tail, density, p.over))
         return newton_of(p, z, sums, lambda: costs.weight(upper, density, p.over))
     missing = cast(p.over.count(upper), z.dtype) - p.k
     below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))

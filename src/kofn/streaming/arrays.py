@@ -50,8 +50,7 @@ class BlockArray(np.lib.mixins.NDArrayOperatorsMixin):
 def _applied(function: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> BlockArray:
     def compute(block: Context) -> np.ndarray:
         given = (each.of(block) if isinstance(each, BlockArray) else each for each in inputs)
-        result: np.ndarray = function(*given, **options)
-        return result
+        return function(*given, **options)
 
     with np.errstate(all="ignore"):
         samples = (each.like if isinstance(each, BlockArray) else each for each in inputs)

@@ -213,8 +213,7 @@ def in_memory(block: Any) -> np.ndarray:
     """Return a block as a NumPy array, which shares its memory if it is there."""
     if is_torch(block):
         return block.numpy(force=True)  # of a view with the other sign, a copy
-    array: np.ndarray = block
-    return array
+    return block
 
 
 class Shared(threading.local):
@@ -227,5 +226,4 @@ class Shared(threading.local):
 
 def added(every: list[np.ndarray]) -> np.ndarray:
     """Return the sum of the arrays of all threads."""
-    total: np.ndarray = sum(every[1:], start=every[0])
-    return total
+    return sum(every[1:], start=every[0])

@@ -35,7 +35,7 @@ def rounded(theta: float) -> float:
 
 
 GUESSES = 6
-"""Newton steps from a guess, after which the search begins anew from a bracket."""
+"""Newton steps from a guess, after which the search begins again from a bracket."""
 
 BISECTIONS = 4 * 64
 """Looks from a bracket. Each halves it, or else the step before: 2·(64 + 53) are enough for one of
@@ -134,7 +134,7 @@ class Equation(NamedTuple):
             high=Place(np.float64(high), zero),
             last=zero + math.inf,
             active=np.asarray(True),
-            found=np.asarray(False),
+            converged=np.asarray(False),
             flat=np.asarray(False),
         )
         return newton_search(_Scalar(self.temperature), state, self._seen, rounds)

@@ -207,7 +207,7 @@ def _checked(array: Any, name: str) -> Any:
 def _room(scores: Scores, out: Any, blocks: Blocks, *, whole: bool) -> tuple[Any, list[OfArray]]:
     """Return `out`, made if it is None, and the targets that its arrays are written through.
 
-    With `whole`, what is written are integers.
+    With `whole`, integers are written.
     """
     out = room_for(scores, out, whole=whole)
     pairs = zip(each_of(out), blocks.sources, strict=True)

@@ -46,8 +46,7 @@ def sketch_of(blocks: Blocks) -> Sketch:
     def see(block: Array, _: Part) -> np.ndarray:
         x = in_memory(block)
         count(x, shared.counts, 0, bits - DIGIT, DIGIT)
-        look: np.ndarray = (_full_statistics if compiled is None else compiled.full_statistics)(x)
-        return look
+        return (_full_statistics if compiled is None else compiled.full_statistics)(x)
 
     least, greatest, numbers = np.inf, -np.inf, np.zeros(3, np.int64)
     for seen in blocks.each("survey", see):

@@ -124,8 +124,7 @@ def _histogram(
             costs += torch.bincount(digits, c, minlength=size).to(costs)
         else:
             costs += torch.bincount(digits, minlength=size).to(costs) * c
-    numbers: list[float] = costs.tolist()
-    return numbers
+    return costs.tolist()
 
 
 def _keys(chunk: Chunk, has_costs: bool) -> Tensor:

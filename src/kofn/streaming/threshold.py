@@ -81,7 +81,7 @@ def _theta_by_sketch(row: BlockRow, equation: Equation) -> Spot:
         state = equation.search(start, low, high, LOOKS)
         start, low, high = (float(sum(place)) for place in (state.at, state.low, state.high))
         slope = row.last.weight if row.last else 0.0
-        if state.found and not state.flat and (slope > 0 or not row.link.capped):
+        if state.converged and not state.flat and (slope > 0 or not row.link.capped):
             return spot(float(state.at.anchor), float(state.at.offset), row.blocks)
     # A link of the user's for tensors cannot read the solver's NumPy arrays.
     if not row.blocks.is_of_numpy and not isinstance(row.link, BuiltIn):

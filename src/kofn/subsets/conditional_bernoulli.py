@@ -88,11 +88,11 @@ def log_partition(rows: Rows) -> Array:
 
 def marginals_of(y: Array, k: Array, theta: tuple[Array, Array] | None = None) -> Array:
     """Return marginals of logits y, −inf where masked, by the fastest code; see `rows_of`."""
-    plain: Any = _marginals_by_arrays
+    plain = _marginals_by_arrays
     if is_jax(y):
         from kofn.subsets.jax_marginals import marginals as traced
 
-        answer: Any = traced(y, k, plain, theta)  # type: ignore[arg-type]  # of JAX, as y
+        answer = traced(y, k, plain, theta)  # type: ignore[arg-type]  # of JAX, as y
     elif theta is not None and (kernel := kernel_for(y)) is not None:
         answer = route.computed(_MARGINALS_AT, kernel, y, (k, *theta))
     else:

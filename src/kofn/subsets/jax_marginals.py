@@ -32,13 +32,11 @@ def _marginals(settings: Settings, y: jax.Array, k: jax.Array, theta: Any) -> ja
     return bind(_MARGINALS, y, k, *(theta or threshold(y, k)), settings=settings)[0]
 
 
-def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings, grouped: bool = False) -> Any:
+def _plain(y: Any, k: Any, hi: Any, lo: Any, *, settings: Settings) -> Any:
     return [settings.reference(y, k)]
 
 
-def _pushed(
-    y: Any, k: Any, hi: Any, lo: Any, v: Any, *, settings: Settings, grouped: bool = False
-) -> Any:
+def _pushed(y: Any, k: Any, hi: Any, lo: Any, v: Any, *, settings: Settings) -> Any:
     """Return the tangent of the marginals along v: the covariance times v."""
     function = partial(_plain, k=k, hi=hi, lo=lo, settings=settings)
     return jax.jvp(function, (y,), (v,))[1]

@@ -52,7 +52,7 @@ def in_kinds(operator: Operator, place: int) -> Operator:
             of_one = kinds.reshape(len(runs), -1).all(-1)
             which = numpy.where(of_one.any(), numpy.argmax(of_one), len(runs))
             answers = lax.switch(which, [*runs, of_several])
-            plain = partial(operator.plain, *arrays, settings=settings, grouped=True)
+            plain = partial(operator.plain, *arrays, settings=settings)
             return _where_any(~kinds.any(0), plain, answers)
 
         return mlir.lower_fun(dealt, multiple_results=True)(site.context, *values)

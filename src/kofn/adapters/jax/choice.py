@@ -122,24 +122,23 @@ def _call(operator: Operator, settings: Settings, *arrays: jax.Array) -> Any:
     return bind(operator, *arrays, settings=settings)
 
 
-def _hard(x: Any, k: Any, *, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _hard(x: Any, k: Any, *, settings: Settings, over: Reductions = DENSE) -> Any:
     if isinstance(over, AxisRows):
         return [hard_in_shards(x, k, over)]
     return [settings.reference(x, k, settings.number)]
 
 
-def _first(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _first(*given: Any, settings: Settings, over: Reductions = DENSE) -> Any:
     *arrays, slots = given
 
     def rule(x: jax.Array, *mask: jax.Array) -> jax.Array:
         k = min(slots.shape[-1], x.shape[-1])
-        answer: jax.Array = settings.reference(x, k, *mask).astype(slots.dtype)
-        return answer
+        return settings.reference(x, k, *mask).astype(slots.dtype)
 
     return [first_in_shards(rule, arrays, over) if isinstance(over, AxisRows) else rule(*arrays)]
 
 
-def _ranked(*given: Any, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
+def _ranked(*given: Any, settings: Settings, over: Reductions = DENSE) -> Any:
     x, *mask, ranks = given
     if not isinstance(over, AxisRows):
         return [settings.reference(x, ranks, *mask).astype(ranks.dtype)]
@@ -165,8 +164,7 @@ def hard_in_shards(x: jax.Array, k: jax.Array, over: AxisRows) -> jax.Array:
         return (keys >= wanted).sum(-1, keepdims=True, dtype="int32")
 
     last = over.last_key(rank, keys, None, reached, lambda counts: counts >= rank)
-    answer: jax.Array = shares(keys > last, keys == last, k, over).astype(x.dtype)
-    return answer
+    return shares(keys > last, keys == last, k, over).astype(x.dtype)
 
 
 def first_in_shards(

@@ -100,7 +100,7 @@ def linear_jvp(
 
     def around(*arrays: jax.Array) -> list[jax.Array]:
         arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
-        return list((code or operator.plain)(*arrays, settings=settings, grouped=False))
+        return list((code or operator.plain)(*arrays, settings=settings))
 
     every = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
     return answers, jax.jvp(around, (*fixed[:moving], *linear), every)[1]

@@ -8,8 +8,9 @@ second ones add the array code of weights.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,10 +26,7 @@ from kofn.operations.operation import Operation, Signature
 from kofn.rows.settled import rows_of
 from kofn.solver.reductions import DENSE, Reductions
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Arrays = Sequence[jax.Array]
+Arrays = Sequence[jax.Array]
 
 MOST = 2**31 - 1
 """The greatest label."""
@@ -78,9 +76,7 @@ class _Code:
         self.names = *names_of(of), "target"
         self.has_alpha = "alpha" in self.names
 
-    def both(
-        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def both(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return θ, the losses and p − t, which is 0 where the loss is constant."""
         with for_values():
             known = self._compared(arrays, settings, over)
@@ -102,15 +98,12 @@ class _Code:
 
         def loss(alpha: jax.Array) -> jax.Array:
             own = *arrays[:place], alpha, *arrays[place + 1 :]
-            of_loss: jax.Array = self._compared(own, settings, over)[2]
-            return of_loss
+            return self._compared(own, settings, over)[2]
 
         alpha = arrays[place]
         return jax.jvp(loss, (alpha,), (jax.numpy.ones_like(alpha),))[1]
 
-    def alone(
-        self, *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def alone(self, *arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
         with for_values():
             return [self._compared(arrays, settings, over)[2]]
 

@@ -45,10 +45,11 @@ class Operator(NamedTuple):
     name: str
     like: tuple[int, ...]  # the arguments that its answers have shape and dtype of
     entries: tuple[int, ...]  # the arguments with a dimension more than one number per row
-    plain: Callable[..., Any]  # the array code: (*arrays, settings=, grouped=, over=)
+    plain: Callable[..., Any]  # the array code: (*arrays, settings=, over=)
     kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
     in_shards: bool = False  # whether the array code takes shards of rows, by `over`
     ascending: bool = False  # whether what XLA fills up the last shard with is to come last, as NaN
+    grouped: Callable[..., Any] | None = None  # the same on a CPU that has the rows whole
 
     def own_last(self, settings: Settings) -> tuple[int, ...]:
         """Return the arguments whose last dimension is not the scores'."""
@@ -187,8 +188,7 @@ def bind(operator: Operator, *arrays: jax.Array, settings: Settings) -> list[jax
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
     like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
-    outputs: list[jax.Array] = primitive_of(operator).bind(*like, settings=settings)
-    return outputs
+    return primitive_of(operator).bind(*like, settings=settings)
 
 
 def _lowered(
@@ -201,7 +201,7 @@ def _lowered(
             call = partial(primitive.bind, settings=settings)
             placed = spread(operator, settings, call)
             return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
-    return _in_array_code(operator, context, values, settings, grouped=False)
+    return _in_array_code(operator.plain, context, values, settings)
 
 
 def _lowered_for_cpu(
@@ -215,11 +215,9 @@ def _lowered_for_cpu(
     target = native() if allowed else None
     if operator.kernel and target:
         return operator.kernel(Site(target, context, settings), *values)
-    return _in_array_code(operator, context, values, settings, grouped=True)
+    return _in_array_code(operator.grouped or operator.plain, context, values, settings)
 
 
-def _in_array_code(
-    operator: Operator, context: Any, values: Any, settings: Settings, grouped: bool
-) -> Any:
-    plain = partial(operator.plain, settings=settings, grouped=grouped)
-    return mlir.lower_fun(plain, multiple_results=True)(context, *values)
+def _in_array_code(code: Callable[..., Any], context: Any, values: Any, settings: Settings) -> Any:
+    whole = partial(code, settings=settings)
+    return mlir.lower_fun(whole, multiple_results=True)(context, *values)

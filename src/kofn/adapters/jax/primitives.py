@@ -15,15 +15,7 @@ import jax
 from kofn.adapters.jax.alphas import in_kinds
 from kofn.adapters.jax.linear import Linear, Pull, Which, differentiate, pushed
 from kofn.adapters.jax.operators import RULES, Operator, Rules, Settings, Site, bind
-from kofn.adapters.jax.rows import (
-    entries_of,
-    known,
-    names_of,
-    packed,
-    prepared,
-    solved,
-    total,
-)
+from kofn.adapters.jax.rows import entries_of, known, names_of, packed, prepared, solved, total
 from kofn.adapters.jax.tangents import changes_of
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
@@ -42,8 +34,7 @@ def answer(
         rows = [stop_gradient(each) for each in rows]
     is_linear = operation.back and operation.moves_as is None
     operator = linear_of(operation, of).forward if is_linear else choice_of(operation)
-    last: jax.Array = bind(operator, *rows, settings=settings)[-1]
-    return last
+    return bind(operator, *rows, settings=settings)[-1]
 
 
 @cache
@@ -51,7 +42,7 @@ def choice_of(operation: Operation) -> Operator:
     """Return the primitive of an answer that is a constant, or has the derivatives of another."""
     names, code = names_of(operation.of), operation.fixed or operation.plain
 
-    def plain(*arrays: Any, settings: Settings, grouped: bool) -> Any:
+    def plain(*arrays: Any, settings: Settings) -> Any:
         assert code is not None
         return [code(packed(operation.of, settings, arrays))]
 
@@ -116,9 +107,7 @@ class _Code:
         # The declared way back does not give alpha's, if that is an array; kernels give it last.
         self.pulled = *self.less, *(name for name in self.names if name not in self.less)
 
-    def answer(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def answer(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return θ and the answer."""
         rows = rows_of(packed(self.of, settings, arrays), over)
         with for_values():
@@ -127,9 +116,7 @@ class _Code:
 
     def _reference(self, rows: Any, over: Reductions, theta: Any) -> jax.Array:
         own = {"theta": theta} if self.operation.at_theta else {}
-        assert self.operation.reference is not None
-        answer: jax.Array = self.operation.reference(rows, over=over, **own)
-        return answer
+        return self.operation.reference(rows, over=over, **own)
 
     def _at(self, theta: Any, settings: Settings, over: Reductions) -> Callable[..., jax.Array]:
         """Return the answer as a function of the arrays that move, where θ is known."""
@@ -145,15 +132,13 @@ class _Code:
         moving = len(self.names)
         return arrays[:moving], arrays[moving : moving + 2], arrays[moving + 2 :]
 
-    def pushed(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
-    ) -> Any:
+    def pushed(self, *arrays: Any, settings: Settings, over: Reductions = DENSE) -> Any:
         """Return the tangent of the answer."""
         rows, theta, tangents = self._parted(arrays)
         return [jax.jvp(self._at(theta, settings, over), rows, tangents)[1]]
 
     def pushed_in_closed_form(
-        self, *arrays: Any, settings: Settings, grouped: bool, over: Reductions = DENSE
+        self, *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return the same, not to be differentiated."""
         rows, theta, tangents = self._parted(arrays)
@@ -163,12 +148,7 @@ class _Code:
         return [push(some, packed(self.of, settings, rows), theta, over)]
 
     def pull_back(
-        self,
-        names: Sequence[str],
-        *arrays: Any,
-        settings: Settings,
-        grouped: bool,
-        over: Reductions = DENSE,
+        self, names: Sequence[str], *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
@@ -184,12 +164,7 @@ class _Code:
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
     def changed(
-        self,
-        which: Which,
-        *arrays: Any,
-        settings: Settings,
-        grouped: bool,
-        over: Reductions = DENSE,
+        self, which: Which, *arrays: Any, settings: Settings, over: Reductions = DENSE
     ) -> Any:
         """Return how the cotangents of rows change with tangents of some of them."""
         rows, theta, (v, *tangents) = self._parted(arrays)
@@ -206,7 +181,7 @@ class _Code:
         def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
             def cotangents(*rows: jax.Array) -> Any:
                 known = *theta, v
-                return self.pull_back(self.names, *rows, *known, settings=settings, grouped=False)
+                return self.pull_back(self.names, *rows, *known, settings=settings)
 
             return cotangents
 
@@ -253,7 +228,7 @@ class _Code:
             lost = jax.numpy.isnan(pulled[flag])
 
             def again() -> Any:
-                right = alone.plain(*arrays, settings=settings, grouped=False)
+                right = alone.plain(*arrays, settings=settings)
                 each = (lost[..., None] if f.ndim > lost.ndim else lost for f in pulled)
                 return [*map(jax.numpy.where, each, right, pulled)]
 

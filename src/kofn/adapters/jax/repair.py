@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kofn.formulas import answers, knapsack_choice, pullbacks
 from kofn.kernels.contract import link_of
 from kofn.links.alpha import in_alpha
+from kofn.links.link import Link
 from kofn.operations.by_kernel import finish, part
 from kofn.rows.given import Given, with_costs
 from kofn.rows.settled import rows_of
-
-if TYPE_CHECKING:
-    from kofn.links.link import Link
 
 
 class _Job:

@@ -51,8 +51,7 @@ def prepared(
 ) -> Sequence[jax.Array]:
     """Return the arrays that are rows, as they follow from others, too."""
     given = operation.prepared(packed(of, settings, rows), *others)
-    arrays: Sequence[jax.Array] = of.tensors(given)
-    return arrays
+    return of.tensors(given)
 
 
 def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
@@ -62,7 +61,7 @@ def solved(rows: Rows, over: Reductions) -> tuple[Sequence[jax.Array], Any]:
     """
     x, k, t = map(stop_gradient, (rows.scores, rows.k, rows.temperature))
     costs = None if rows.costs is None else stop_gradient(rows.costs)
-    solution: Any = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
+    solution = threshold_of(x, k, t, rows.link.map_alpha(stop_gradient), over, costs)
     if rows.costs is not None:
         high, low, _, scale = solution
         return (high / scale, low / scale), solution

@@ -31,7 +31,7 @@ def spread(operator: Any, settings: Any, call: Callable[..., Any]) -> Callable[.
                 return call(*arrays)
             over = AxisRows(row)
             known = _without_padding(arrays, arguments[0].shape[-1], operator, own, over)
-            return operator.plain(*known, settings=settings, grouped=False, over=over)
+            return operator.plain(*known, settings=settings, over=over)
 
         answers = [shardings[i] for i in operator.like]
         return layout.mesh, local, answers, tuple(shardings)
@@ -54,7 +54,7 @@ def _shardings(layout: Layout, operator: Any, own: tuple[int, ...], count: int) 
 
 
 def _rule(operator: Any, own: tuple[int, ...], values: Any) -> Any:
-    """Return which dimensions are the same: the batch's, and the last one of entries."""
+    """Return Shardy's rule: arrays share the dimensions of the batch, and entries the last one."""
     batch = [f"b{i}" for i in range(len(values[0].shape) - 1)]
     kinds = [[*batch, "n"] if i in operator.entries else batch for i in range(len(values))]
     names = [[*batch, f"own{i}"] if i in own else kind for i, kind in enumerate(kinds)]

@@ -42,13 +42,13 @@ def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.A
     return high, low
 
 
-def _solve(*arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE) -> Any:
-    def solve_rows(
-        x: jax.Array, k: jax.Array, temperature: jax.Array, alpha: jax.Array | None = None
-    ) -> Any:
-        return solve(x, k, temperature, settings.link_of(alpha), over)
+def _solve(*arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
+    x, k, temperature, *alpha = arrays
+    return solve(x, k, temperature, settings.link_of(*alpha), over)
 
-    each = _rows_in_cache(arrays[0]) if grouped else None
+
+def _solve_in_groups(*arrays: jax.Array, settings: Settings) -> Any:
+    solve_rows, each = partial(_solve, settings=settings), _rows_in_cache(arrays[0])
     return solve_rows(*arrays) if each is None else _in_groups(solve_rows, each, *arrays)
 
 
@@ -56,7 +56,9 @@ def _kernel(site: Site, *values: Any) -> Any:
     return [*site.rows(("x", "k", "t"), values, ["threshold"]).values()]
 
 
-_OPERATOR = Operator("kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True)
+_OPERATOR = Operator(
+    "kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True, grouped=_solve_in_groups
+)
 
 
 IN_CACHE = 1 << 17
@@ -117,9 +119,7 @@ def _price(settings: Settings, x: Any, costs: Any, budget: Any, *per_row: Any) -
     return at._replace(scale=scale * at.scale)
 
 
-def _solve_price(
-    *arrays: jax.Array, settings: Settings, grouped: bool, over: Reductions = DENSE
-) -> Any:
+def _solve_price(*arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
     x, costs, budget, temperature, *alpha = arrays
     solution = price.solve(x, costs, budget, temperature, settings.link_of(*alpha), over)
     return solution.high / solution.scale, solution.low / solution.scale

@@ -106,7 +106,6 @@ def _by_messages(
     if operation.sloped is not None and slopes:
         first, theta, kept = operation.sloped(rows, *arrays, over=over, theta=theta)
     else:
-        assert operation.reference is not None
         first = operation.reference(rows, *arrays, over=over, theta=theta)
     assert theta is not None
     return (first, *theta, rows.k, statistics.live, statistics.top, *kept)
@@ -134,10 +133,9 @@ def _by_formula(
 ) -> Grads:
     assert operation.pullback is not None
     rows, theta, kept = _known(operation, shards, known)
-    if "still" in kept:
-        v = torch.where(kept.pop("still"), 0.0, v)
-    pulled: Grads = operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
-    return pulled
+    if "constant" in kept:
+        v = torch.where(kept.pop("constant"), 0.0, v)
+    return operation.pullback(v, rows, *arrays, over=shards.over, theta=theta, **kept)
 
 
 def _by_graph(
@@ -160,11 +158,10 @@ def _by_array_code(
     operation: Operation, shards: Shards, arrays: Any, known: Sequence[Tensor]
 ) -> Tensor:
     """Return the answer as differentiable code, at a θ that is known."""
-    assert operation.reference is not None
     rows, theta, kept = _known(operation, shards, known)
     at = dict(theta=theta) if operation.at_theta else {}
     answer: Tensor = operation.reference(rows, *arrays, over=shards.over, **at)
-    return torch.where(kept["still"], answer.detach(), answer) if "still" in kept else answer
+    return torch.where(kept["constant"], answer.detach(), answer) if "constant" in kept else answer
 
 
 def _known(
@@ -172,7 +169,7 @@ def _known(
 ) -> tuple[Rows, tuple[Tensor, Tensor], dict[str, Tensor]]:
     """Return rows without a message, θ, and what the declaration keeps, if that was made.
 
-    Rows that are `still` have an answer that is a constant.
+    The answer of rows that are `constant` has no derivative.
     """
     hi, lo, left, live, tops, *kept = known
     k = torch.where(left.isnan(), math.nan, shards.k)
@@ -189,8 +186,7 @@ def _knapsack_answer(operation: Operation, shards: Shards) -> Tensor:
         return _plain_answer(operation, shards)
     if any(learned):
         return eager.recorded(served, _run, None, shards, (), ())
-    threshold: Tensor = served.kernel(None, shards)[0]
-    return threshold
+    return served.kernel(None, shards)[0]
 
 
 def knapsack_choice(shards: Shards) -> Tensor:
@@ -203,10 +199,8 @@ def knapsack_choice(shards: Shards) -> Tensor:
 
 
 def _plain_answer(operation: Operation, shards: Shards) -> Tensor:
-    assert operation.reference is not None
     rows, over = given_rows(shards.given, shards.over), shards.over
-    answer: Tensor = operation.reference(rows, over=over, theta=theta_of(rows, over))
-    return answer
+    return operation.reference(rows, over=over, theta=theta_of(rows, over))
 
 
 def _knapsack_weights(_: object, shards: Shards) -> tuple[Tensor, ...]:

@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 def weights(given: Given, over: GroupRows) -> tuple[Tensor, Kept]:
     """Return this rank's entries of the weights, without a gradient."""
     given = given._replace(link=given.link.map_alpha(torch.Tensor.detach))
-    rows: Any = rows_of(given, over)
+    rows = rows_of(given, over)
     theta: Any = Price(*theta_of(rows, over))
     p: Any = place(rows, over, theta)
     high = theta.high.masked_fill(p.none | p.every, 0.0).double() + theta.low.double()
@@ -85,8 +85,8 @@ def cotangents(
     u = torch.where(w == 0, 0.0, w * (v - c * mean.to(v.dtype)[..., None]))
     pivot = kept.theta * kept.scale + t * torch.where(solvable, moment / divisor, 0.0)
     parts = in_parts(torch.where(w == 0, 0.0, c))
-    away: Any = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
-    rest, lever = over.wide_sums(c * u, torch.where(w == 0, 0.0, u * (away / t[..., None])))
+    distance: Any = less_product(torch.where(w == 0, 0.0, x), parts, pivot.to(x.dtype), over)
+    rest, lever = over.wide_sums(c * u, torch.where(w == 0, 0.0, u * (distance / t[..., None])))
     change = torch.where(solvable, rest / divisor, 0.0)
     u = u - c * w * change.to(w.dtype)[..., None]
     in_x = u / t[..., None]

@@ -24,8 +24,7 @@ def fill(given: Given, over: GroupRows) -> Tensor:
     """Return this rank's entries of `formulas.knapsack_choice.fill`."""
     with torch.no_grad():
         shares: Any = knapsack_choice.fill(given, over, partial(_bought, over.ranks))
-    own: Tensor = shares
-    return own
+    return shares
 
 
 class _Keyed(NamedTuple):

@@ -143,7 +143,7 @@ def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, 
         lo = torch.where(open_ & ~has_nan, search.at.offset, 0.0)
         hi, lo = in_dtype(hi, torch.where(hi.isfinite(), lo, 0.0), x.dtype)
         lo = torch.where(hi.isfinite(), lo, 0.0)
-        return _at_ends(p, rows, hi, lo, hard & open_ & ~has_nan)
+        return _at_ends(p, hi, lo, hard & open_ & ~has_nan)
 
 
 def threshold_of(
@@ -168,12 +168,12 @@ def _searched(
         high=Place(high, zero),
         last=zero + math.inf,
         active=active,
-        found=none,
+        converged=none,
         flat=none,
     )
     looks = Looks()
     search = newton_search(p, begin, looks.balance, ROUNDS)
-    lost = active & ~search.found
+    lost = active & ~search.converged
     if bool(lost.any()):
         place = between_neighbours(p.narrow(), lost)
         at = Place(place.anchor.double(), place.offset.double())
@@ -186,9 +186,7 @@ def _searched(
     return search, none if looks.hard is None else looks.hard
 
 
-def _at_ends(
-    p: GroupProblem, rows: Rows, hi: Tensor, lo: Tensor, hard: Tensor
-) -> tuple[Tensor, Tensor]:
+def _at_ends(p: GroupProblem, hi: Tensor, lo: Tensor, hard: Tensor) -> tuple[Tensor, Tensor]:
     """Return θ at the end of a support where nothing else determines it; see `plateau.at_end`."""
     if p.row_link.capped is False or not bool(hard.any()):
         return hi, lo

@@ -21,6 +21,7 @@ from kofn.adapters.theta import theta_of
 from kofn.arrays.torch.state import is_plain, recording
 from kofn.formulas import answers
 from kofn.kernels.contract import GENERAL, SPECIAL_ALPHA, is_general
+from kofn.links.link import Link
 from kofn.operations import logarithms, losses, topk
 from kofn.operations.operation import ENTRY, PAIR, WIDE, Operation
 from kofn.operations.signatures import EACH_ALPHA
@@ -30,7 +31,7 @@ from kofn.rows.settled import rows_of
 Answers = tuple[Tensor | None, ...]
 
 
-def _serves(x: Tensor, link: Any, framework: str, offered: str) -> Any:
+def _serves(x: Tensor, link: Link, framework: str, offered: str) -> Any:
     """Return the kernels of a general alpha, which serve the special ones, too."""
     if not (isinstance(link.alpha, Tensor) and is_plain(x) and is_plain(link.alpha)):
         return None
@@ -186,8 +187,6 @@ def _log_weights_back(
 
 def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operation:
     """Declare an operation for rows with an alpha each, by the operation for one number."""
-    reference = of.reference
-    assert reference is not None
     way = Operation(
         name=f"{name}_slopes",
         takes="cotangent n, x n, theta 2, alpha r, k #, t #, link str, of_alpha int",
@@ -196,10 +195,10 @@ def _of_each(name: str, of: Operation, back: Callable[..., Answers]) -> Operatio
         kernel=back,
     )
     way.kernel = _dealt(
-        way, back, lambda part, cotangent, *_: _cotangents(reference, part, cotangent)
+        way, back, lambda part, cotangent, *_: _cotangents(of.reference, part, cotangent)
     )
     dealt = replace(of, name=name, takes=OF.takes, of=OF, back=(way,), **_ALONE)
-    dealt.kernel = _dealt(dealt, of.kernel, lambda part: _answer(reference, part))
+    dealt.kernel = _dealt(dealt, of.kernel, lambda part: _answer(of.reference, part))
     return dealt
 
 

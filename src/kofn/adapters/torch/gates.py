@@ -18,7 +18,7 @@ class _Gates(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, again: Any, x: Tensor, bias: Tensor | None) -> Any:
         assert call.ready is not None
-        answers: Any = call.ready(x, bias)  # the caller may write over the gates: it has a copy
+        answers = call.ready(x, bias)  # the caller may write over the gates: it has a copy
         gates, indices, kept = answers
         if kept is None:
             return None, None

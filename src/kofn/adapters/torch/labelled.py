@@ -60,7 +60,7 @@ class _Reduced(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, x: Tensor, target: Tensor) -> Any:
-        answers: Any = call.answers(x, target, True)
+        answers = call.answers(x, target, True)
         if answers is None:
             return None, None
         whole, kept = answers
@@ -99,7 +99,7 @@ class _ReducedLogs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, x: Tensor, labels: Tensor) -> Any:
-        answers: Any = call.answers(x, labels, True)
+        answers = call.answers(x, labels, True)
         if answers is None:
             return (None,)
         ctx.call = call

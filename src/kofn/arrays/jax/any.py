@@ -26,8 +26,7 @@ def any_of(flags: jax.Array) -> jax.Array:
     With a condition per item, JAX would run both branches and drop the transpose: it stops the
     gradients of the inputs of the branch not taken.
     """
-    is_any: jax.Array = _primitive.bind(flags)
-    return is_any
+    return _primitive.bind(flags)
 
 
 def _abstract(flags: Any) -> Any:

@@ -47,13 +47,13 @@ def is_divided(x: Any) -> bool:
     return any(_explicit(x))
 
 
-def with_whole_rows(x: Any) -> Any:
+def with_whole_rows(x: jax.Array) -> Any:
     """Return x with rows that an explicit mesh does not divide: what sorts or sums along needs."""
     spec = _explicit(x)
     return _laid(x, x, (*spec[:-1], None)) if spec and spec[-1] is not None else x
 
 
-def laid_as(x: Any, like: Any) -> Any:
+def laid_as(x: jax.Array, like: Any) -> Any:
     """Return x, divided by an explicit mesh as another array with the same first axes."""
     own, spec = _explicit(x), _explicit(like)[: x.ndim]
     if own == spec or not any((*own, *spec)):
@@ -61,12 +61,12 @@ def laid_as(x: Any, like: Any) -> Any:
     return _laid(x, like if any(spec) else x, spec or (None,) * x.ndim)
 
 
-def _laid(x: Any, like: Any, spec: tuple[Any, ...]) -> Any:
+def _laid(x: jax.Array, like: Any, spec: tuple[Any, ...]) -> Any:
     mesh = jax.typeof(like).sharding.mesh
     return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
-def _explicit(x: Any) -> tuple[Any, ...]:
+def _explicit(x: jax.Array) -> tuple[Any, ...]:
     """Return by which axes of an explicit mesh each dimension is divided."""
     kind = jax.typeof(x) if hasattr(jax, "typeof") else None  # JAX before 0.6 has no such meshes
     return tuple(getattr(getattr(kind, "sharding", None), "spec", ()))

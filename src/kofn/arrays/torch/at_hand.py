@@ -2,7 +2,7 @@
 
 It is for code that calls them hundreds of times on small tensors, which all have one dtype and at
 least one dimension, or are numbers where PyTorch takes them. What only devices, compilers and
-promotion need is left out. Answers are those of `namespace.py`, bit for bit
+promotion need is left out. It gives the answers of `namespace.py`, bit for bit
 (test_arrays_torch_namespace.py).
 """
 

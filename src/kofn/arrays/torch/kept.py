@@ -1,7 +1,7 @@
 """Numbers in the memory of a GPU, each made once.
 
-A number beside a tensor, as in `where(flags, x, 0.0)`, is a launch that fills a tensor with it,
-before the one that is wanted.
+In `where(flags, x, 0.0)`, PyTorch first launches a kernel that fills a tensor with the number, then
+the one that is wanted.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Options:
             assert rows is not None
             check_softness(rows, self.k, self.measure, self.value)
             t = chosen.temperature(rows.astype("float64"), self.k, self.measure, self.value)
-        link: Any = chosen.link if self.alpha is None else kofn.links.entmax(self.alpha)
+        link = chosen.link if self.alpha is None else kofn.links.entmax(self.alpha)
         if link is None:
             weigh = chosen.weights
             return Job(self.k, t, None, False, lambda x: weigh(x, self.k, t), no_thresholds)

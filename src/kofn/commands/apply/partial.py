@@ -126,7 +126,7 @@ class Partial:
 
     def write(self, start: int, values: np.ndarray) -> None:
         """Write weights from an entry on; threads may call this at once."""
-        packed: Any = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
+        packed = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
         with self.lock:
             self.file.seek(self._place(start))
             self._write(packed)

@@ -39,7 +39,7 @@ EXPERTS = (64, 256)
 """For how many experts `balance` times a router."""
 
 FLOOR = ((16384, 8), (8192, 32), (4096, 64), (2048, 128), (1024, 1024), (1, 1 << 20))
-"""Shapes for which `floor` has the nanoseconds of an entry, beside the time of reading it."""
+"""Shapes for which `floor` has the nanoseconds of an entry, and the time of reading it."""
 
 LARGE = {
     "router": (1 << 20, 64),

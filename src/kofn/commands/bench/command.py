@@ -113,7 +113,7 @@ def bench(
         )
 
 
-AGAIN = 3  # how often a case may be timed anew, for whose sake nothing would be written
+AGAIN = 3  # how often a case may be timed again, rather than that nothing is written
 
 
 def _timed(

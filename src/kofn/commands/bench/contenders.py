@@ -40,7 +40,7 @@ def contenders(case: Case) -> Iterator[Contender]:
         yield from OTHERS[case.name](case)
         return
     yield from ours(special.of_every_link(k))
-    yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
+    yield from ours(special.FOR_ONE)
     yield from ours({"soft_topk, hard": partial(kofn.soft_topk, k=k, hard=True)})
     yield Contender("torch.topk, straight-through", "recipe", straight_through(k), None)
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)

@@ -77,7 +77,7 @@ def of(name: str) -> Device | None:
         raise InputError(f"--device must be one of {', '.join(NAMES)}; got {name!r}")
     if name == "cpu":
         return None
-    module: Any = importlib.import_module("torch.mps") if name == "mps" else getattr(torch, name)
+    module = importlib.import_module("torch.mps") if name == "mps" else getattr(torch, name)
     # torch.mps has is_available under another name.
     test = torch.backends.mps.is_available if name == "mps" else module.is_available
     if not test():

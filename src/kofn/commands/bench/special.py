@@ -20,6 +20,8 @@ from kofn.arrays.typing import LinkName
 from kofn.commands.bench.cases import Case, Contender, Map, ours
 
 LINKS: tuple[LinkName, ...] = ("logistic", "laplace", "normal")
+FOR_ONE: dict[str, Map] = {name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")}
+"""The maps for k = 1."""
 
 
 def of_losses(case: Case) -> Iterator[Contender]:
@@ -108,9 +110,7 @@ def jax(case: Case) -> Iterator[Contender]:
         yield jax_softmax()
         yield from ours(of_every_link(case.k), "jax")
         more: dict[str, Map] = {
-            "softmax": kofn.softmax,
-            "sparsemax": kofn.sparsemax,
-            "entmax": kofn.entmax,
+            **FOR_ONE,
             "log_soft_topk": partial(kofn.log_soft_topk, k=case.k),
             "KSubset.marginals": lambda x: kofn.KSubset(x, case.k).marginals(),
         }
@@ -157,8 +157,7 @@ def balance(case: Case) -> Iterator[Contender]:
 
 def _step(router: Any, logits: torch.Tensor) -> torch.Tensor:
     router.step()
-    weights: torch.Tensor = router.choose(logits, None, len(logits))[0]
-    return weights
+    return router.choose(logits, None, len(logits))[0]
 
 
 def floor(case: Case) -> Iterator[Contender]:
@@ -176,7 +175,7 @@ def floor(case: Case) -> Iterator[Contender]:
         yield alone("np.sort", lambda x: np.sort(x.numpy(), -1))
     yield alone("torch.topk", lambda x: torch.topk(x, k).values, "hard")
     yield from ours(of_every_link(k))
-    yield from ours({name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")})
+    yield from ours(FOR_ONE)
     yield from ours({"topk_gates": lambda x: kofn.topk_gates(x, k)[0]})
     yield alone("hard_topk", partial(kofn.hard_topk, k=k), "kofn")
     yield alone("topk", lambda x: kofn.topk(x, k).values, "kofn")
@@ -226,9 +225,7 @@ def of_every_link(k: int) -> dict[str, Map]:
 def _maps(k: int) -> dict[str, Map]:
     return {
         **{f"soft_topk, {link}": partial(kofn.soft_topk, k=k, link=link) for link in LINKS},
-        "softmax": kofn.softmax,
-        "sparsemax": kofn.sparsemax,
-        "entmax": kofn.entmax,
+        **FOR_ONE,
         "log_soft_topk": partial(kofn.log_soft_topk, k=k),
         "soft_topk_threshold": partial(kofn.soft_topk_threshold, k=k),
     }

@@ -224,8 +224,8 @@ def _methods(table: Table, selector: SoftTopKSelector) -> list[Method]:
     regression = table.task == "regression"
     step = 1 if len(table.columns) <= WIDEST_ONE_BY_ONE else 0.05
     dropped = "one column" if step == 1 else "5 % of the columns"
-    linear: Any = Ridge() if regression else LogisticRegression(max_iter=300)
-    forest: Any = RandomForestRegressor if regression else RandomForestClassifier
+    linear = Ridge() if regression else LogisticRegression(max_iter=300)
+    forest = RandomForestRegressor if regression else RandomForestClassifier
     statistic = f_regression if regression else f_classif
     path, members = _lasso if regression else _l1_logistic, table.groups
     first = np.unique(members, return_index=True)[1]

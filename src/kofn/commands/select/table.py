@@ -186,7 +186,7 @@ def _read(path: Path, target: str) -> Any:
     content = read_bytes(path, "a CSV file", "read as CSV")
 
     def parsed(**options: Any) -> Any:
-        kind: Any = COMPRESSIONS.get(path.suffix)
+        kind = COMPRESSIONS.get(path.suffix)
         return pd.read_csv(io.BytesIO(content), compression=kind, low_memory=False, **options)
 
     plain = {"dtype": str, "keep_default_na": False}  # no word stands for a missing value

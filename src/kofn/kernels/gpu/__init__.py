@@ -14,7 +14,7 @@ def serves(x: Array, framework: str) -> bool:
     """Return whether the array is a tensor on a device that Triton compiles for, but no float64."""
     if framework != "torch" or dtype_name(x) not in SERVED:
         return False
-    device: Any = x.device
+    device = x.device
     return device.type == "cuda" and _is_supported(device)
 
 

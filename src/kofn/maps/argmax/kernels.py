@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kofn import kernels
 from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, is_jax, is_torch
+from kofn.links.link import Link
 
 
 def _is_followed(x: Array) -> bool:
@@ -14,12 +13,11 @@ def _is_followed(x: Array) -> bool:
     return is_torch(x) and (not of_torch.state.is_plain(x) or of_torch.state.is_recorded(x))
 
 
-def serving(link: Any, *arrays: Array) -> kernels.NoiseKernels | None:
+def serving(link: Link, *arrays: Array) -> kernels.NoiseKernels | None:
     """Return the kernels for the rows of the first array, or None."""
     if is_jax(arrays[0]):
         return None
     if any(map(_is_followed, arrays)):
         return None
     kind = "torch" if is_torch(arrays[0]) else "numpy"
-    served: kernels.NoiseKernels | None = kernels.serving_of("noise", arrays[0], kind, link)
-    return served
+    return kernels.serving_of("noise", arrays[0], kind, link)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from kofn import kernels
 from kofn.adapters import route
@@ -40,11 +39,10 @@ ON_LATTICE = Operation(
 
 def on_lattice(given: Given) -> Array | None:
     """Return p of rows by such kernels; None where they do not serve, or a score is +inf or NaN."""
-    x: Any = given.scores
+    x = given.scores
     if is_jax(x) or 0 in x.shape or (is_torch(x) and not of_torch.state.is_plain(x)):
         return None
     backend = kernels.serving_of("noise", x, given.form.kind, given.link)
     if backend is None or not contract.on_lattice(x, given.link) or not x.max() < math.inf:
         return None
-    answer: Array = route.computed(ON_LATTICE, backend, given, ())
-    return answer
+    return route.computed(ON_LATTICE, backend, given, ())

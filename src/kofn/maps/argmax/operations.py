@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kofn.arrays.kinds import Array, namespace
+from kofn.arrays.typing import Tensor
 from kofn.kernels.contract import on_lattice
 from kofn.links.link import by_id
 from kofn.maps.argmax import quadrature
 from kofn.maps.argmax.nodes import Noise, most_nodes
 from kofn.maps.argmax.quadrature import Measure
 from kofn.operations.operation import Operation, Signature
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEPT = 512
 """Nodes are kept for the backward pass where there are no more; else they are found again."""
@@ -115,7 +113,7 @@ def _with_nodes(_: object, rows: Noisy) -> tuple[Array, Array]:
 
 def _from_nodes(_: object, rows: Noisy, cotangent: Array, p: Array, kept: Tensor) -> Array:
     count = int((kept[1].flatten(1)[:, 0] != -1).sum()) if kept.numel() else 0
-    measure: Any = Measure(*kept[:, :count]) if count else None
+    measure = Measure(*kept[:, :count]) if count else None
     if not count and not on_lattice(rows.y, rows.link):
         measure = quadrature.evaluate(*rows)[1] or None
     return quadrature.jacobian_product(rows.y, rows.noise, _of_moving(cotangent, p), measure)

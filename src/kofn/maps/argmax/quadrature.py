@@ -22,15 +22,7 @@ from kofn.arrays.flow import accumulated, stacked
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.kernels.contract import on_lattice
 from kofn.maps.argmax.kernels import serving as noise_kernels
-from kofn.maps.argmax.nodes import (
-    Noise,
-    Places,
-    from_the_largest,
-    hazard,
-    nodes,
-    row_sum,
-    terms,
-)
+from kofn.maps.argmax.nodes import Noise, Places, from_the_largest, hazard, nodes, row_sum, terms
 
 
 class _Means(NamedTuple):

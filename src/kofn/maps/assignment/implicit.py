@@ -62,7 +62,7 @@ def attached(p: Open, beta: Array, link: Link, full: Array, turned: bool) -> tup
 def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
     """Return F′ of each entry, and what to add to scores at an end of the support, to rounding.
 
-    There F′ is the slope of the inner side, by which whole margins may join what is in parts. No
+    There F′ is the slope of the inner side, by which whole margins may join those in parts. No
     scores nearby have all of these inside, but all have a place outside, with the same weights.
     """
     xp = namespace(y)
@@ -77,7 +77,7 @@ def _without_ends(link: Link, p: Open, y: Array) -> tuple[Array, Array]:
 
 
 def _change(p: Open, beta: Array, gain: Array, link: Link) -> Array:
-    """Return δ after two Newton steps: its value is 0, its derivatives are those of the prices."""
+    """Return δ after two Newton steps: its value is 0, and it has the derivatives of the prices."""
     xp = namespace(p.x)
     delta, steps = xp.zeros_like(beta), steps_of(xp, p)
     for step in range(2):
@@ -100,23 +100,23 @@ def _gain(p: Open, slopes: Array) -> tuple[Array, Array]:
     part, columns = weighted(xp, slopes)
     scale, _ = scale_of(xp, columns, xp.zeros_like(p.c), 0.0)
     # What has no slope stands by itself.
-    still = ~(columns > float(xp.finfo(slopes.dtype).smallest_normal))
-    level = xp.where(still, 0.0, scale)
+    flat = ~(columns > float(xp.finfo(slopes.dtype).smallest_normal))
+    level = xp.where(flat, 0.0, scale)
     size = xp.sum(level**2, axis=-1)[..., None]
     level = level / xp.sqrt(xp.where(size > 0, size, 1.0))
     at = on_diagonal(scale)
     product = part.swapaxes(-1, -2) @ part
     matrix = schur(xp, product, columns, scale, level, at)
-    matrix = matrix + diagonal(xp, cast(still, scale.dtype), at)
+    matrix = matrix + diagonal(xp, cast(flat, scale.dtype), at)
     known = xp.isfinite(xp.sum(matrix, axis=(-2, -1)))[..., None, None]
     matrix = xp.where(known, matrix, diagonal(xp, xp.ones_like(scale), at))
-    inverse: Any = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
+    inverse = xp.linalg.inv(matrix + diagonal(xp, xp.zeros_like(scale) + 64 * eps, at))
     # One step of Schulz takes back what the addition changed.
     inverse = 2 * inverse - inverse @ matrix @ inverse
     size = xp.sum(inverse**2, axis=(-2, -1))
     near = ~(size < eps**-0.5)
     # Rounding of what joins a strong column and a weak one is their ratio times as large in S⁺.
-    most, least = (xp.where(still, end, scale) for end in (0.0, math.inf))
+    most, least = (xp.where(flat, end, scale) for end in (0.0, math.inf))
     ratio = xp.max(most, axis=-1) / xp.min(least, axis=-1)
     even = ratio < xp.where(near, eps**-0.25, eps**-0.5 / xp.where(near, 1.0, size))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, namespace, scalar
+from kofn.arrays.typing import Namespace
 
 TOLERANCE = 1e-5
 """How far the sums of the two margins may be apart, and a margin beyond its end, by rounding."""
@@ -55,7 +56,7 @@ class _State(NamedTuple):
     of_columns: Array
 
 
-def settled(xp: Any, x: Array, k: Array, c: Array) -> Settled:
+def settled(xp: Namespace[Any], x: Array, k: Array, c: Array) -> Settled:
     """Settle what margins decide, of constants; xp is their namespace."""
     live = (x > -math.inf) | xp.isnan(x)
     of_rows, of_columns = counted(xp, live, k, c)
@@ -85,7 +86,7 @@ def settled(xp: Any, x: Array, k: Array, c: Array) -> Settled:
     return Settled(end.live, end.full, ~bad)
 
 
-def opened(xp: Any, x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
+def opened(xp: Namespace[Any], x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open:
     """Return the scores of entries that are not settled, and the margins left for them."""
     rows, columns = counted(xp, of.live, k, c)
     none: tuple[Array, ...] = xp.zeros_like(k), xp.zeros_like(c)
@@ -99,7 +100,7 @@ def opened(xp: Any, x: Array, k: Array, c: Array, t: Array, of: Settled) -> Open
     )
 
 
-def counted(xp: Any, flags: Array, k: Array, c: Array) -> tuple[Array, Array]:
+def counted(xp: Namespace[Any], flags: Array, k: Array, c: Array) -> tuple[Array, Array]:
     """Return how many of each row, and of each column, are set."""
     return xp.sum(flags, axis=-1, dtype=k.dtype), xp.sum(flags, axis=-2, dtype=c.dtype)
 
@@ -140,5 +141,4 @@ def impossible(xp: Any, margin: Array, most: Array) -> Array:
     """Return whether a margin of a matrix is NaN, or out of range by more than rounding."""
     rounding = TOLERANCE * (1 + most)
     good = (margin >= -rounding) & (margin <= most + rounding)
-    beyond: Array = xp.any(~good, axis=-1)
-    return beyond
+    return xp.any(~good, axis=-1)

@@ -13,6 +13,7 @@ from kofn.adapters import route
 from kofn.arrays.flow import only_if, while_loop
 from kofn.arrays.kinds import Array, full_like, namespace
 from kofn.arrays.operations import arange
+from kofn.arrays.typing import Namespace
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import Columns
 from kofn.operations.topk import THETA, WEIGHTS
@@ -77,8 +78,7 @@ class Steps(NamedTuple):
         """Return prices of mean 0 over the columns that are open, 0 for the others."""
         xp, some = self.xp, self.some
         mean = xp.sum(xp.where(some, beta, 0.0), axis=-1) / self.number
-        centred: Array = xp.where(some, beta - mean[..., None], 0.0)
-        return centred
+        return xp.where(some, beta - mean[..., None], 0.0)
 
 
 def steps_of(xp: Any, p: Columns) -> Steps:
@@ -91,7 +91,7 @@ def steps_of(xp: Any, p: Columns) -> Steps:
 
 
 def conjugate(
-    xp: Any, part: Array, columns: Array, excess: Array, room: Array, damping: Array
+    xp: Namespace[Any], part: Array, columns: Array, excess: Array, room: Array, damping: Array
 ) -> tuple[Array, Array]:
     """Return (S + damping)⁻¹·R without S, and where the products do not suffice for it.
 
@@ -124,7 +124,7 @@ def conjugate(
         ratio = xp.where(good, new / xp.where(good, left, 1.0), 0.0)[..., None]
         return solution + length * towards, rest, rest + ratio * towards, new
 
-    state: Any = (zero, right, right, size)
+    state = (zero, right, right, size)
     solution, _, _, left = while_loop(part, unfinished, advance, state, PRODUCTS)
     return solution / scale, left > enough
 
@@ -137,8 +137,7 @@ def schur(xp: Any, product: Array, columns: Array, scale: Array, level: Array, a
     """
     whole = diagonal(xp, columns, at) - product
     across = level[..., :, None] * level[..., None, :]
-    inverse: Array = whole / scale[..., :, None] / scale[..., None, :] + across
-    return inverse
+    return whole / scale[..., :, None] / scale[..., None, :] + across
 
 
 def weighted(xp: Any, slopes: Array) -> tuple[Array, Array]:
@@ -163,9 +162,8 @@ def curvature(xp: Any, slopes: Array, step: Array) -> Array:
     """Return stepᵀ·S·step."""
     rows = xp.sum(slopes, axis=-1)
     mean = (slopes @ step[..., None])[..., 0] / xp.where(rows > 0, rows, 1.0)
-    away = step[..., None, :] - mean[..., None]
-    curved: Array = xp.sum(slopes * away**2, axis=(-2, -1))
-    return curved
+    deviation = step[..., None, :] - mean[..., None]
+    return xp.sum(slopes * deviation**2, axis=(-2, -1))
 
 
 def on_diagonal(values: Array) -> Array:
@@ -174,10 +172,9 @@ def on_diagonal(values: Array) -> Array:
     return numbers[:, None] == numbers
 
 
-def diagonal(xp: Any, values: Array, at: Array) -> Array:
+def diagonal(xp: Namespace[Any], values: Array, at: Array) -> Array:
     """Return matrices with these diagonals, which lie `at` these entries."""
-    matrices: Array = xp.where(at, values[..., None], 0.0)
-    return matrices
+    return xp.where(at, values[..., None], 0.0)
 
 
 def slopes_of(link: Link, weights: Array, y: Array, k: Array, t: Array) -> Array:
@@ -220,8 +217,7 @@ def places(link: Link, y: Array, k: Array, t: Array) -> tuple[Array, Array, Link
     return moving, z, link.map_alpha(lambda alpha: alpha[..., None])
 
 
-def room_of(xp: Any, p: Columns) -> Array:
+def room_of(xp: Namespace[Any], p: Columns) -> Array:
     """Return what the error of a column's sum is relative to; 1 for closed columns."""
     room = xp.minimum(p.c, xp.maximum(p.number - p.c, 1e-4 * p.c))
-    relative: Array = xp.where((p.number > 0) & (room > 0), room, 1.0)
-    return relative
+    return xp.where((p.number > 0) & (room > 0), room, 1.0)

@@ -183,7 +183,7 @@ def searched(p: Matrix) -> tuple[Array, Array, Array]:
         t=xp.where(late, s.hot, s.t),
         met=s.met | late,
     )
-    # As they were tried: where prices are large, to centre them again would round them anew.
+    # As they were tried: where prices are large, to centre them again would round them.
     return s.base, s.t, s.met
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from kofn.adapters import route
 from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import Array, is_jax, namespace
+from kofn.arrays.typing import Namespace
 from kofn.links.link import BuiltIn, Link
 from kofn.maps.assignment.margins import Columns, Open
 from kofn.maps.assignment.newton import Steps, curvature, slopes_of, steps_of, theta_of
@@ -81,18 +82,17 @@ class Rows(NamedTuple):
         """Return the thresholds of rows of scores less prices, 0 where they are infinite."""
         rows, xp = near(self.xp, self.when, y, self.k, t, self.spread), self.xp
         theta = theta_of(self.link, rows.y, self.k, rows.t)
-        finite: Array = xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
-        return finite
+        return xp.where(xp.isfinite(theta), rows.origin + theta * rows.unit, 0.0)
 
 
 def rows_of(x: Array, k: Array, spread: Array, link: Link) -> Rows:
-    """Return rows like those of the matrices x."""
+    """Return what solves for weights and thresholds of rows as long as the matrices' x."""
     when = only_if_like(x) if isinstance(link, BuiltIn) and not is_jax(x) else None
     return Rows(namespace_like(x), when, k, spread, link, route.again(WEIGHTS, x, k, link))
 
 
 class InMemory(NamedTuple):
-    """Matrices as arrays, with what is the same at all prices."""
+    """Matrices as arrays, with the numbers that are the same at all prices."""
 
     x: Array
     c: Array
@@ -138,7 +138,7 @@ def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
     return 8 * float(xp.finfo(x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
 
 
-def spread_of(xp: Any, x: Array) -> Array:
+def spread_of(xp: Namespace[Any], x: Array) -> Array:
     """Return the difference between the greatest and the least score of each matrix, half of the
     greatest float at most; 0 if no entry is open.
     """
@@ -151,5 +151,4 @@ def apart(xp: Any, low: Array, high: Array) -> Array:
     """Return high − low as `spread_of` does."""
     most = float(xp.finfo(high.dtype).max) / 2
     half = xp.clip(high / 2 - low / 2, -math.inf, most / 2)
-    difference: Array = xp.where(high > low, half * 2, 0.0)
-    return difference
+    return xp.where(high > low, half * 2, 0.0)

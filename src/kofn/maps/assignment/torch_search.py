@@ -37,7 +37,7 @@ def prices_of(x: Tensor, k: Tensor, c: Tensor, t: Tensor, link: Link) -> Prices:
         with torch.no_grad():
             return prices(x, k, c, t, link)
     number, alpha = link.static_and_array_alpha()
-    solution: Any = assignment_prices(x, k, c, t, alpha, link.id, number)
+    solution = assignment_prices(x, k, c, t, alpha, link.id, number)
     return Prices(*solution)
 
 

@@ -9,18 +9,9 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_flag, check_integer
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.flow import namespace_like, only_if_like
-from kofn.arrays.kinds import (
-    Array,
-    cast,
-    contiguous,
-    full_like,
-    is_jax,
-    is_torch,
-    namespace,
-    quiet,
-)
+from kofn.arrays.kinds import Array, cast, contiguous, full_like, is_jax, is_torch, namespace, quiet
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.typing import ArrayT, LinkName
+from kofn.arrays.typing import ArrayT, LinkName, Namespace
 from kofn.arrays.without_onnx import refuse
 from kofn.links import Link, table
 from kofn.links.link import by_id
@@ -302,7 +293,7 @@ def _solved(
     return _Solved(*attached(p, beta, link, full, turned), full, link, turned, unit)
 
 
-def _in_units(xp: Any, x: Array, t: Array) -> tuple[Array, ...]:
+def _in_units(xp: Namespace[Any], x: Array, t: Array) -> tuple[Array, ...]:
     """Return scores and T of each matrix in a unit in which squares of scores are floats."""
     spread, info = spread_of(xp, stop_gradient(x)), xp.finfo(x.dtype)
     large = spread > float(info.max) ** 0.5
@@ -362,9 +353,9 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
     y = p.x - s.beta[..., None, :]
     alpha = theta_of(s.link, y, p.k, p.t[..., None])
     x = _turned(arrays[0]) if s.turned else arrays[0]
-    live, still = x > -math.inf, p.x > -math.inf
+    live, open_ = x > -math.inf, p.x > -math.inf
     known = ~xp.any(xp.isnan(x), axis=(-2, -1)) & ~xp.any(xp.isnan(s.beta), axis=-1)
-    ends = [_ends(x, live, still, s.full, known, axis) for axis in (-1, -2)]
+    ends = [_ends(x, live, open_, s.full, known, axis) for axis in (-1, -2)]
     pairs = zip((alpha, s.beta), ends, strict=True)
     prices_of_both = [xp.where(moving, each, end) for each, (moving, end) in pairs]
     alpha, beta = reversed(prices_of_both) if s.turned else prices_of_both
@@ -377,7 +368,7 @@ def _prices(*arrays: Any, link_id: str, number: float | None) -> tuple[Array, Ar
 
 
 def _ends(
-    like: Array, live: Array, still: Array, full: Array, known: Array, axis: int
+    like: Array, live: Array, open_: Array, full: Array, known: Array, axis: int
 ) -> tuple[Array, Array]:
     """Return which rows, or columns, have a price by an equation, and the prices of the others.
 
@@ -385,4 +376,4 @@ def _ends(
     """
     xp = namespace(live)
     end = closed_price(like, xp.sum(full, axis=axis), xp.sum(live, axis=axis))
-    return xp.any(still, axis=axis) | ~known[..., None], end
+    return xp.any(open_, axis=axis) | ~known[..., None], end

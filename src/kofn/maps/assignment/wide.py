@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kofn import links
 from kofn.adapters import route
 from kofn.arrays.kinds import Array
+from kofn.arrays.typing import Namespace
 from kofn.rows.given import given_again
 
 REACH = 1e4
@@ -31,7 +32,7 @@ class Near(NamedTuple):
     unit: Array  # (…, 1)
 
 
-def near(xp: Any, when: Any, y: Array, k: Array, t: Array, spread: Array) -> Near:
+def near(xp: Namespace[Any], when: Any, y: Array, k: Array, t: Array, spread: Array) -> Near:
     """Return the rows of matrices, in temperatures where `spread` is wider than kernels take.
 
     `xp` and `when` are the namespace of the arrays and their `only_if`, or None: rows stay as they
@@ -57,5 +58,4 @@ def near(xp: Any, when: Any, y: Array, k: Array, t: Array, spread: Array) -> Nea
         one = xp.where(far, 1.0, t)
         return Near(together, one, xp.where(far, low, 0.0), xp.where(far, t, 1.0))
 
-    close: Near = when(far, brought, plain)
-    return close
+    return when(far, brought, plain)

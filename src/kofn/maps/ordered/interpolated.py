@@ -6,12 +6,7 @@ import math
 from typing import Literal, NamedTuple, Protocol
 
 from kofn.arrays.autodiff import has_gradients, nan_where, stop_gradient
-from kofn.arrays.checks import (
-    check_choice,
-    check_number,
-    check_real,
-    check_same_kind,
-)
+from kofn.arrays.checks import check_choice, check_number, check_real, check_same_kind
 from kofn.arrays.kinds import (
     Array,
     cast,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from kofn import kernels
 from kofn.adapters import route
@@ -26,14 +26,8 @@ from kofn.arrays.kinds import (
     quiet,
 )
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.operations import (
-    as_numbers,
-    comparable,
-    flattened,
-    greatest,
-    take_along_last,
-)
-from kofn.arrays.typing import ArrayT
+from kofn.arrays.operations import as_numbers, comparable, flattened, greatest, take_along_last
+from kofn.arrays.typing import ArrayT, Tensor
 from kofn.maps.ordered.interpolated import (
     INTERPOLATIONS,
     LONG,
@@ -51,9 +45,6 @@ from kofn.operations.quantiles import QUANTILE
 from kofn.operations.signatures import scores
 from kofn.rows.given import last_mask
 from kofn.rows.numbers import NUMBERS, TEMPERATURES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["quantile"]
 
@@ -196,7 +187,7 @@ def _back(
     return chooser.smooth_quantile_gradients(x, cotangent, slopes, theta, k, temperature)
 
 
-def _plain(x: Any, q: float, interpolation: str, temperature: float) -> Any:
+def _plain(x: Array, q: float, interpolation: str, temperature: float) -> Any:
     return of_dense(x, None, wanted(q, interpolation, temperature, x))[..., 0]
 
 

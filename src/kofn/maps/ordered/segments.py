@@ -72,11 +72,11 @@ def segment_topk(
     Example:
         >>> import numpy as np
         >>> from kofn import segment_topk
-        >>> found = segment_topk(np.array([4.0, 2.0, 7.0, 9.0]), 2, ptr=np.array([0, 3, 4]))
-        >>> found.values
+        >>> largest = segment_topk(np.array([4.0, 2.0, 7.0, 9.0]), 2, ptr=np.array([0, 3, 4]))
+        >>> largest.values
         array([[  7.,   4.],
                [  9., -inf]])
-        >>> found.indices
+        >>> largest.indices
         array([[ 2,  0],
                [ 3, -1]])
     """
@@ -184,8 +184,7 @@ class _Rows(NamedTuple):
         if not self.x.shape[0]:
             none = cast(namespace(self.x).sum(self.x), self.x.dtype)  # 0, in the graph of x
             return full_like(self.x, tuple(entries.shape), 0) + none
-        some: Array = self.x[entries]
-        return some
+        return self.x[entries]
 
     @property
     def counts(self) -> Array:

@@ -74,9 +74,9 @@ def sparse_flex_attention(
         >>> from kofn import nn
         >>> query, key, value = (torch.randn(1, 2, 8, 4) for _ in range(3))
         >>> with torch.no_grad():  # doctest: +SKIP
-        ...     found = nn.sparse_flex_attention(query, key, value, weights="sparsemax")
+        ...     out = nn.sparse_flex_attention(query, key, value, weights="sparsemax")
         >>> wanted = nn.sparse_attention(query, key, value, weights="sparsemax")  # doctest: +SKIP
-        >>> torch.allclose(found, wanted, atol=1e-5)  # doctest: +SKIP
+        >>> torch.allclose(out, wanted, atol=1e-5)  # doctest: +SKIP
         True
     """
     if others:
@@ -162,7 +162,7 @@ def _dense(block_mask: Any, scores: Tensor, start: int) -> Tensor | None:
 
     batch, heads = block_mask.shape[:2]
     rows, columns = scores.shape[2:]
-    device: Any = scores.device
+    device = scores.device
     return create_mask(shifted, batch, heads, rows, columns, device=device)
 
 
@@ -195,7 +195,7 @@ def flex(
             "none; use nn.sparse_attention there, or torch.no_grad()"
         )
     eager = query.device.type == "cpu" or torch.compiler.is_compiling()
-    function: Any = flex_attention if eager else _compiled()
+    function = flex_attention if eager else _compiled()
     grouped = query.shape[1] != key.shape[1]
     return function(query, key, value, score_mod, block_mask, scale=1.0, enable_gqa=grouped)
 

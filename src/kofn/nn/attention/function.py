@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kofn.arrays.checks import (
-    check_broadcasts,
-    check_choice,
-    check_number,
-    check_temperature,
-)
+from kofn.arrays.checks import check_broadcasts, check_choice, check_number, check_temperature
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.torch.state import is_autocast
 from kofn.arrays.typing import LinkName

@@ -69,8 +69,7 @@ def _checked(k: Any, n: int, jointly: bool, learned: bool, of: str) -> float | C
         check_number(
             "k(0)", at_start, low=low, high=n, strict=jointly, allowed=allowed, arrays=False
         )
-        scheduled: Callable[[Any], Any] = k
-        return scheduled
+        return k
     if not (jointly or learned):
         return check_integer(
             "k", k, f"an integer in [1, {of}] (here {of} = {n}), or a schedule", 1, n

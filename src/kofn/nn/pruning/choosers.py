@@ -154,8 +154,7 @@ class GroupChoice:
         (member,) = self.members
         x = _layout(member).grouped(member.score(member.original))
         temperature = self.clock.schedule.temperature_at(int(self.clock.owner.steps))
-        entropies: Tensor = KSubset(x / temperature, _layout(member).n).entropy()
-        return entropies
+        return KSubset(x / temperature, _layout(member).n).entropy()
 
     def choose(self) -> list[Tensor]:
         (member,) = self.members

@@ -20,13 +20,7 @@ from kofn.nn.pruning.choosers import Clock, GroupChoice, SharedRow
 from kofn.nn.pruning.layout import Blocks, Channels, Groups, Layout, layout_of
 from kofn.nn.pruning.pruner import Pruner
 from kofn.nn.pruning.schedule import PruningSchedule, schedule_of
-from kofn.nn.pruning.targets import (
-    CostFunction,
-    Target,
-    costs_of,
-    refuse_infinite,
-    targets_of,
-)
+from kofn.nn.pruning.targets import CostFunction, Target, costs_of, refuse_infinite, targets_of
 from kofn.nn.pruning.weight import Chooser, Measure, PrunedWeight, measure_by
 from kofn.streaming.tensors import ALONE, Cost, Over
 

@@ -50,8 +50,7 @@ class Everywhere:
         sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         for group in self.groups:
             distributed.all_reduce(sums, how, group=group)
-        answer: list[float] = sums.tolist()
-        return answer
+        return sums.tolist()
 
 
 class ShardedRow(SharedRow):
@@ -148,8 +147,7 @@ def _shard_of(values: Any, like: DTensor) -> Tensor:
     mesh = like.device_mesh
     if not is_dtensor(values):
         values = DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    shard: Tensor = values.redistribute(mesh, like.placements).to_local()
-    return shard
+    return values.redistribute(mesh, like.placements).to_local()
 
 
 def _check_one_mesh(targets: list[Target]) -> None:

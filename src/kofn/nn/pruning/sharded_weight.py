@@ -89,7 +89,7 @@ class ShardedWeight(PrunedWeight):
 
     def attach(self) -> None:
         """Have fully_shard gather the masked shard, also if it has replaced the parameter."""
-        now: Any = self.target.module._parameters["weight"]
+        now = self.target.module._parameters["weight"]
         if now is not None and is_dtensor(now) and now is not self.held:
             self._held, self.hook = [now], None
         shard = self.held._local_tensor  # what fully_shard looks at; to_local() is another object

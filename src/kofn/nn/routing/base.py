@@ -31,7 +31,7 @@ def _warn_of_steps() -> None:
 
 
 class RouterBase(Counting):
-    """What every router has beside its parameters and its way to choose.
+    """What every router has besides its parameters and its way to choose.
 
     `counts` are the tokens per expert since `statistics` was last reset; they are not saved.
     """
@@ -67,8 +67,8 @@ class RouterBase(Counting):
         """Advance the schedule and move the balancing bias; call it once per optimizer step.
 
         Args:
-            process_group: whose tokens count as load: those of all its processes, or for None of
-                this one alone. It may be a DeviceMesh of one dimension. By default it is the
+            process_group: the tokens of all its processes count as load; for None, the tokens
+                of this one alone. It may be a DeviceMesh of one dimension. By default it is the
                 default group where torch.distributed is initialized with more than one process.
 
         All processes of the group have to call it. One that does not, or that gives None, is not

@@ -138,8 +138,7 @@ class Following:
         """Return indices [T, k], and for which tokens they are of the replay; others keep `own`."""
         asked: Any = _replayed if torch.compiler.is_compiling() else Following._replay
         who: Any = self.number if torch.compiler.is_compiling() else self
-        answer: tuple[Tensor, Tensor] = asked(who, scores.detach(), own)
-        return answer
+        return asked(who, scores.detach(), own)
 
     def record(self, indices: Tensor, taken: Tensor | None) -> Tensor:
         """Return indices [T, k], which the records get; −1 where `taken` is False."""

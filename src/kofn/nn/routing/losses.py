@@ -34,7 +34,7 @@ def load_balancing_loss(
         process_group: take the loss of the tokens of all processes of this torch.distributed
             group, which all have to call it, in one message of 2·E + 1 numbers. So each expert
             may be one for some kind of text that another process has. Every process gets the same
-            value, and its gradient is R times that of its own tokens, for R processes: their mean,
+            value, and R times the gradient of its own tokens, for R processes: the gradients' mean,
             which DistributedDataParallel and fully_shard take, is the gradient of that value.
             Where gradients are added up instead, divide the loss by R.
 

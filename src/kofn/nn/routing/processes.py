@@ -80,7 +80,7 @@ def group_of(group: Any) -> Any:
     """Return the process group of an argument `process_group`, which may be a mesh, or None."""
     if group is None:
         return None
-    kind: Any = torch.distributed.ProcessGroup if torch.distributed.is_available() else ()
+    kind = torch.distributed.ProcessGroup if torch.distributed.is_available() else ()
     if isinstance(group, kind):  # asked first, for torch.compile takes it to have any attribute
         return group
     processes = group.get_group() if hasattr(group, "get_group") else group

@@ -9,13 +9,7 @@ from torch import Tensor
 
 from kofn.adapters import kept_kernels
 from kofn.arrays.tracing import is_at_hand
-from kofn.maps.balance import (
-    Groups,
-    are_finite,
-    bias_of_share,
-    known_tokens,
-    required_bias,
-)
+from kofn.maps.balance import Groups, are_finite, bias_of_share, known_tokens, required_bias
 from kofn.nn.routing.histogram import (
     Grid,
     counts_in_range,
@@ -80,7 +74,7 @@ class ExpertBias(Tally):
 
 
 def moved_bias(level: Tensor, old: Tensor, dtype: torch.dtype, centred: bool) -> Tensor:
-    """Return the bias [..., E] that was found, or the old one of experts for which none was.
+    """Return the level as the bias [..., E]; an expert whose level is not finite keeps the old one.
 
     If it is centred, the others are shifted so that the mean of all is 0.
     """
@@ -218,7 +212,7 @@ class QuantileBias(ExpertBias):
 def observed(
     balance: QuantileBias, scores: Tensor, mask: Tensor | None, groups: Groups | None
 ) -> bool:
-    """Observe what compiled code can, as `observe` does: few tokens, of which all count; return
+    """Observe scores as `observe` does, where compiled code can: few tokens, none left out. Return
     whether it did.
     """
     usual = balance.bins is None and balance.centred and mask is None

@@ -293,5 +293,4 @@ def _mask(mask: Any) -> Tensor:
     check_boolean(mask, "False for padding")
     if mask.ndim != 2:
         raise ValueError(f"mask must have shape [sequences, length]; got {tuple(mask.shape)}")
-    known: Tensor = mask
-    return known
+    return mask

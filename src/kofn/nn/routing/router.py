@@ -60,8 +60,8 @@ class TopKRouter(LinearRouting):
     """Return (logits, weights, indices): each token's experts, with a gradient for every logit.
 
     logits = hidden_states·weightᵀ. An expert's gate is softmax(logits) times a factor that is
-    exactly 1 and has the gradient of its soft top-k weight. So the values are those of a usual
-    router, and the experts that were not chosen learn too.
+    exactly 1 and has the gradient of its soft top-k weight. So a usual router has the same
+    values, and the experts that were not chosen learn too.
 
     Args:
         hidden_size, num_experts: integers ≥ 1.

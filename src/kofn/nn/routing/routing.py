@@ -100,7 +100,7 @@ class Routing(RouterBase):
         """
         check_tensors(scores=scores)
         learns = self.training and not is_recomputing()
-        how = _settings(self, learns, scores)
+        how = _settings(self, learns)
         quantile = self.balance if isinstance(self.balance, QuantileBias) else None
         by_sequence = quantile is not None and self.per_sequence and self.training
         usual = self.selection == "hard" and mask is None and not by_sequence
@@ -154,7 +154,7 @@ class Routing(RouterBase):
         return _description(self)
 
 
-def _settings(router: Routing, learns: bool, scores: Tensor) -> Settings:
+def _settings(router: Routing, learns: bool) -> Settings:
     balance, following = router.balance, router.following
     replays = following is not None and following.is_replaying()
     return Settings(

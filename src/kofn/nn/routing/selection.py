@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,7 +155,7 @@ def assignment(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     if how.running is not None and _is_alone(how):
         return hard(scores, mask, how._replace(bias=-how.running.threshold.to(scores.dtype)))
     rows = None if mask is None else mask[:, None]
-    own: Any = dict(mask=rows, **how.gating.soft)
+    own = dict(mask=rows, **how.gating.soft)
     whole = soft_assignment(scores, how.k, hard=True, **own)
     if how.learns and how.running is not None and len(scores):
         prices = soft_assignment_prices(scores.detach(), how.k, **own)[1]
@@ -170,14 +170,14 @@ def expert_choice(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     tokens = _live_tokens(scores, mask, how)
     capacity = (tokens * (how.k / scores.shape[-1])).ceil().minimum(tokens)
     rows = None if mask is None else mask[:, None]
-    return _jointly(scores, capacity, 0, rows, mask, how)
+    return _jointly(scores, capacity, 0, rows, how)
 
 
 def budget(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     """The k·tokens largest of all scores are chosen, whichever token they belong to."""
     total = (_live_tokens(scores, mask, how) * how.k).floor()
     rows = None if mask is None else mask[:, None].expand_as(scores).flatten()
-    return _jointly(scores, total, None, rows, mask, how)
+    return _jointly(scores, total, None, rows, how)
 
 
 def _live_tokens(scores: Tensor, mask: Tensor | None, how: Settings) -> Tensor:
@@ -194,12 +194,7 @@ def _is_alone(how: Settings) -> bool:
 
 
 def _jointly(
-    scores: Tensor,
-    k: Tensor,
-    dim: int | None,
-    entries: Tensor | None,
-    mask: Tensor | None,
-    how: Settings,
+    scores: Tensor, k: Tensor, dim: int | None, entries: Tensor | None, how: Settings
 ) -> Routed:
     """Choose along `dim`, or among all entries; `entries` is the mask of candidates."""
     flat = scores.flatten() if dim is None else scores
@@ -211,7 +206,7 @@ def _jointly(
         weights = routing.weights_above(flat, how.running.threshold, how.gating)
         chosen = _above(biased, biased > how.running.cut, how)
     else:
-        over: Any = how.others or routing
+        over = how.others or routing
         weights, chosen = over.joint_choice(flat, biased, k, along, how.gating, entries)
         chosen = _above(biased, chosen, how)
         if how.learns and how.running is not None and (how.others or flat.shape[along]):

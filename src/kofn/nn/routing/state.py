@@ -21,7 +21,7 @@ def is_recomputing() -> bool:
 
 @torch.library.custom_op("kofn::first_run", mutates_args=())
 def _first_run(like: Tensor) -> Tensor:
-    """Return 1 on the device of `like`, or 0 inside a backward pass: compiled code asks this anew.
+    """Return 1 on the device of `like`, or 0 inside a backward pass; compiled code asks each time.
 
     `is_recomputing` would be answered once, when the code is compiled.
     """

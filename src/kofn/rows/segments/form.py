@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,10 @@ from kofn.arrays.kinds import (
 )
 from kofn.arrays.operations import arange, as_indices, cumulative_min, same
 from kofn.arrays.tracing import greatest, is_at_hand
+from kofn.arrays.typing import Namespace, Tensor
 from kofn.arrays.without_onnx import SEGMENTS, refuse
 from kofn.rows.segments.order import Order, as_index
 from kofn.solver.segments import SegmentRows
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from kofn.arrays.typing import Namespace
 
 
 class KnownSegments(SegmentRows):

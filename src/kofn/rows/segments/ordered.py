@@ -30,8 +30,7 @@ class Ordered(NamedTuple):
         within = xp.maximum(xp.minimum(places, last[..., None]), none) + self.first[..., None]
         # A segment without entries may begin behind the last one.
         within = xp.minimum(within, full_like(within, (), self.order.shape[0] - 1))
-        entries: Array = self.order[within]
-        return entries
+        return self.order[within]
 
 
 def ordered(x: Array, over: SegmentRows, descending: bool, states: Array | None = None) -> Ordered:
@@ -56,7 +55,7 @@ def states_of(form: SegmentForm, mask: Any) -> Array | None:
     None if all are in play.
     """
     xp = form.xp
-    states: Any = None if mask is None else as_numbers(~mask, xp.int32)
+    states = None if mask is None else as_numbers(~mask, xp.int32)
     if form.unassigned is None:
         return states
     flags = form.unassigned[(..., *[None] * (len(form.shape) - 1))]
@@ -68,5 +67,5 @@ def states_of(form: SegmentForm, mask: Any) -> Array | None:
 
 def in_column(entries: Array, form: SegmentForm) -> Array:
     """Return the indices along the first axis of x of entries of its flat form."""
-    places: Any = entries % form.shape[0] if form.shape[0] else entries
+    places = entries % form.shape[0] if form.shape[0] else entries
     return as_indices(places) if is_jax(places) else places

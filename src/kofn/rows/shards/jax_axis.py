@@ -105,23 +105,18 @@ class AxisRows:
     @property
     def place(self) -> jax.Array:
         """Return this device's place among the parts of a row."""
-        place: jax.Array = lax.axis_index(self.names)
-        return place
+        return lax.axis_index(self.names)
 
     def gathered(self, values: jax.Array) -> jax.Array:
         """Return values (…, m) of all devices, (…, devices·m), in the order of the parts."""
-        whole: jax.Array = lax.all_gather(
-            self._own(values), self.names, axis=values.ndim - 1, tiled=True
-        )
-        return whole
+        return lax.all_gather(self._own(values), self.names, axis=values.ndim - 1, tiled=True)
 
     def shared(self, per_row: jax.Array) -> jax.Array:
         """Return a number per row as one number of all devices, if JAX tracks that."""
         if not self.tracked:
             return per_row
         first = lax.axis_index(self.names) == 0
-        total: jax.Array = lax.psum(jax.numpy.where(first, per_row, 0), self.names)
-        return total
+        return lax.psum(jax.numpy.where(first, per_row, 0), self.names)
 
     @property
     def copies(self) -> int:

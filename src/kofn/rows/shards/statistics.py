@@ -78,16 +78,16 @@ def statistics_of(
     """Return what the ranks know of rows; this one has `size` of their entries."""
     greatest, least, has_nan = _ends(x, live, ranks)
     t = temperature.detach()
-    away = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]
+    distance = torch.where(live, x - greatest.to(x.dtype)[..., None], 0.0) / t[..., None]
     near = live
     if bool((greatest - least >= WIDE * t).any()):  # by reduced numbers, alike on all ranks
-        near = live & (away > -WIDE)
-    close = torch.where(near, away, 0.0)
+        near = live & (distance > -WIDE)
+    close = torch.where(near, distance, 0.0)
     parts = [live.sum(-1), top.sum(-1), near.sum(-1), *_moments(close)]
     if near is live:
         parts += parts[3:]
     else:
-        parts += _moments(away.double())
+        parts += _moments(distance.double())
     numbers = torch.stack([part.double() for part in parts]).flatten()
     totals = ranks.sum(torch.cat([numbers, numbers.new_full((1,), size)]))
     each = totals[:-1].reshape(7, *greatest.shape)
@@ -109,5 +109,5 @@ def _ends(x: Tensor, live: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor
     return greatest, -least, has_nan > 0
 
 
-def _moments(away: Tensor) -> list[Tensor]:
-    return [away.sum(-1), (away * away).sum(-1)]
+def _moments(distance: Tensor) -> list[Tensor]:
+    return [distance.sum(-1), (distance * distance).sum(-1)]

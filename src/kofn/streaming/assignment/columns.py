@@ -120,7 +120,7 @@ def _searched(p: Columns, each: Passes, seen: Survey, open_: np.ndarray) -> Plac
 
     start, low, high = _bracket(p, seen, open_)
     search = newton_search(p, begun(start, low, high, open_), look, bisections(p.k))
-    sure = search.found & ~search.flat & ((slopes > 0) | (p.link.capped is False))
+    sure = search.converged & ~search.flat & ((slopes > 0) | (p.link.capped is False))
     lost = open_ & ~sure
     if not lost.any():
         return search.at
@@ -150,7 +150,7 @@ def _bracket(p: Columns, seen: Survey, open_: np.ndarray) -> tuple[np.ndarray, .
     """Return (start, low, high) as `solver.bracket` does."""
     info = np.finfo(np.float64)
     share = np.where(open_, p.k / np.where(open_, p.n, 1.0), 0.5)
-    quantile: Any = p.link.quantile(share)
+    quantile = p.link.quantile(share)
     reach = p.temperature * quantile
     sizes = (seen.low, seen.high, p.temperature, reach)
     slack = sum(4 * info.eps * np.abs(size) for size in sizes)

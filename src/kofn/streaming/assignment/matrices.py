@@ -1,7 +1,7 @@
 """A matrix whose rows come in blocks, and what its margins settle.
 
 Between passes there is a number or a few for each column, and none for rows: what margins and
-prices mean for a row is found anew in each pass.
+prices mean for a row is computed again in each pass.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Assignment:
             number = None if capacity is None else float(capacity)
             columns = (len(some), int(some.min()))
             refuse_unmet(float(k), number, (seen.rows, int(seen.least)), columns)
-        c: Any = None
+        c = None
         if capacity is not None:
             c = np.broadcast_to(in_float64(capacity), (1, matrix.n))
         total = np.array([seen.total])
@@ -188,7 +188,7 @@ class Assignment:
 
         Then c and t are of the open part, and scores are in a unit whose squares are floats.
         """
-        given: Any = self.c
+        given = self.c
         seen = self.seen
         possible = not (seen.bad or np.any(impossible(np, given, seen.number)))
         self.spread: Any = apart(np, np.array([seen.low]), np.array([seen.high]))
@@ -197,7 +197,7 @@ class Assignment:
             least = float(np.finfo(np.float64).smallest_normal)
             self.t = np.maximum(self.t / self.unit, least)
         while possible:
-            columns: Any = closing(np, self.c, given, seen.number)
+            columns = closing(np, self.c, given, seen.number)
             if not (seen.closes or any(flags.any() for flags in columns)):
                 break
             self.closed.append(columns)
@@ -231,7 +231,7 @@ class Assignment:
         return Open(x, k, self.c, self.t, self.number)
 
     def part(self, x: np.ndarray, first: int) -> Part:
-        live: Any = (x > -math.inf) | np.isnan(x)
+        live = (x > -math.inf) | np.isnan(x)
         number, full = live.sum(-1), np.zeros_like(live)
         k = rest = np.where(number > 0, self._k_of(first, x.shape[1]), 0.0)
         for columns in self.closed:
@@ -256,7 +256,7 @@ class Assignment:
         def see(part: Part) -> Survey:
             x, live, full = part.x, part.live, part.full
             number = live.sum(-1)
-            flags: Any = closing(np, part.rest, part.k, number)
+            flags = closing(np, part.rest, part.k, number)
             some = number[number > 0].astype(np.float64)
             return Survey(
                 live.sum(-2), full.sum(-2), float(part.k.sum()), len(some),

@@ -119,24 +119,24 @@ class Solved:
         of.t = self.t = np.asarray(t)
 
     def weights(self, part: Part) -> np.ndarray:
-        p: Any = self._called(soft_topk, part)
+        p = self._called(soft_topk, part)
         return np.where(part.full & ~np.isnan(self.beta)[..., None, :], 1.0, p)
 
     def hard_weights(self, part: Part) -> np.ndarray:
         """Return 0 and 1, and a fraction where k has one."""
         p, price = self.of.open(part), np.where(np.isfinite(self.beta), self.beta, 0.0)
         y = np.where(p.x > -math.inf, p.x - price[..., None, :], -math.inf)
-        chosen: Any = np.where(part.full, 1.0, hard_topk(y, p.k))
+        chosen = np.where(part.full, 1.0, hard_topk(y, p.k))
         return chosen if not np.isnan(self.beta).any() else np.full_like(chosen, math.nan)
 
     def of_rows(self, part: Part) -> np.ndarray:
-        alpha: Any = self._called(soft_topk_threshold, part)
-        end: Any = closed_price(self.beta, part.full.sum(-1), (part.x > -math.inf).sum(-1))
+        alpha = self._called(soft_topk_threshold, part)
+        end = closed_price(self.beta, part.full.sum(-1), (part.x > -math.inf).sum(-1))
         known = part.live.any(-1) | np.isnan(self.beta).any()
         return np.where(known, (alpha + self._mean()) * self.of.unit, end)
 
     def of_columns(self) -> np.ndarray:
-        end: Any = closed_price(self.beta, self.of.full, self.of.of_columns)
+        end = closed_price(self.beta, self.of.full, self.of.of_columns)
         known = (self.of.number > 0) | np.isnan(self.beta).any()
         return np.where(known, (self.beta - self._mean()) * self.of.unit, end)
 
@@ -162,11 +162,10 @@ class Rounds:
                 self.beta = thresholds(self._passes, of.c[0], of.t[0], link)
 
     def weights(self, part: Part) -> np.ndarray:
-        p: Any = soft_topk(self._scores(part), part.k, **self.how)
-        return p
+        return soft_topk(self._scores(part), part.k, **self.how)
 
     def of_rows(self, part: Part) -> np.ndarray:
-        theta: Any = soft_topk_threshold(self._scores(part), part.k, **self.how)
+        theta = soft_topk_threshold(self._scores(part), part.k, **self.how)
         return theta + self._mean()
 
     def of_columns(self) -> np.ndarray:
@@ -185,7 +184,7 @@ class Rounds:
         def see(part: Part) -> Any:
             if before:
                 return function(part.x[0])
-            rows: Any = soft_topk_threshold(self._scores(part), part.k, **self.how)
+            rows = soft_topk_threshold(self._scores(part), part.k, **self.how)
             # Columns that take all may have settled a row: it is still there for them.
             rows = np.where((part.k > 0) & ~(rows < math.inf), 0.0, rows)
             return function(np.where(part.live, part.x - rows[..., None], -math.inf)[0])

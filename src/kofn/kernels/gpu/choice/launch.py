@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kofn.arrays.typing import Number
 from kofn.kernels.contract import AGAINST, LOGISTIC, link_of
 from kofn.kernels.gpu.choice import programs
 from kofn.kernels.gpu.choice import ranked as of_ranks
@@ -56,7 +57,7 @@ def tally(x: Tensor, indices: Tensor, counts: tuple[Tensor, ...]) -> None:
 
 
 def truncated(
-    x: Tensor, k: int | None, p: float | None, temperature: Any, labels: Tensor | None,
+    x: Tensor, k: int | None, p: float | None, temperature: Number, labels: Tensor | None,
     wanted: bool, min_p: float | None = None, what: int = AGAINST,
 ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
     """Return the softmax over sets of the largest scores, or what else is asked for."""
@@ -83,7 +84,7 @@ def rated(
 
 
 def truncated_gradients(
-    x: Tensor, weights: Tensor, cotangent: Tensor, temperature: Any
+    x: Tensor, weights: Tensor, cotangent: Tensor, temperature: Number
 ) -> tuple[Tensor, Tensor]:
     x, weights = rows.packed(x), rows.packed(weights)
     out, each = rows.empty(x, x.shape), rows.empty(x, x.shape[:-1], torch.float32)
@@ -92,7 +93,7 @@ def truncated_gradients(
     return out, each
 
 
-def taylor(x: Tensor, temperature: Any, zeros: Sequence[tuple[float, float]]) -> Tensor:
+def taylor(x: Tensor, temperature: Number, zeros: Sequence[tuple[float, float]]) -> Tensor:
     """Return the share of each score in a polynomial with these pairs of zeros a ± ib."""
     x = rows.packed(x)
     p = rows.empty(x, x.shape)
@@ -125,7 +126,7 @@ def _polynomial(name: str, x: Tensor, temperature: Any, zeros: Any, p: Tensor, *
 
 
 def quantile(x: Tensor, low: int, high: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is at a share of the way between numbers of two ranks, its slopes in these,
+    """Return the number at a share of the way between two ranks' numbers, its slopes in these,
     (2, …), and their places, (2, …).
     """
     x = rows.packed(x)
@@ -146,7 +147,7 @@ def quantile_gradients(x: Tensor, cotangent: Tensor, slopes: Tensor, places: Ten
 def smooth_quantile(
     x: Tensor, k: Sequence[float], share: float, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is at a share of the way between the thresholds of two k, its slopes in these,
+    """Return the number at a share of the way between the thresholds of two k, its slopes in these,
     (2, …), and them, (2, 2, …).
     """
     x, batch = rows.packed(x), x.shape[:-1]
@@ -170,8 +171,8 @@ def smooth_quantile_gradients(
 ) -> Tensor:  # fmt: skip
     x, each = rows.packed(x), slopes * cotangent
     first, second = (
-        rows.threshold_gradients(x, g, found, number, temperature, LOGISTIC_LINK)[0]
-        for g, found, number in zip(each, theta, k, strict=True)
+        rows.threshold_gradients(x, g, at, number, temperature, LOGISTIC_LINK)[0]
+        for g, at, number in zip(each, theta, k, strict=True)
     )
     return first.add_(second)
 
@@ -180,7 +181,7 @@ def _ranked(kernel: Any, of: Any, arrays: Any, *how: Any) -> None:
     count, n = arrays[2][0].numel(), of[-1]
     if count:
         shape = rows.shape_of(n)
-        numbers: Any = (*arrays, *how, count, n)
+        numbers = (*arrays, *how, count, n)
         given, options = of_ranks.Ranks(*numbers), rows.options_of(shape.warps)
         launch(kernel, -(-count // shape.rows), given, (), shape[:2], options)
 
@@ -191,12 +192,12 @@ def _sets(
     n = x.shape[-1]
     if x.numel():
         count, shape = each.numel(), rows.shape_of(n)
-        numbers: Any = (x, *arrays, each, *size, count, n)
+        numbers = (x, *arrays, each, *size, count, n)
         given, options = of_sets.Sets(*numbers), rows.options_of(shape.warps, rows.WIDER)
         launch(kernel, -(-count // shape.rows), given, more, (*shape[:2], *how), options)
 
 
-def _launch(kernel: Any, x: Tensor, k: Any, arrays: tuple[Any, ...], more: Any = ()) -> None:
+def _launch(kernel: Any, x: Tensor, k: Number, arrays: tuple[Any, ...], more: Any = ()) -> None:
     n = x.shape[-1]
     count = x.numel() // max(n, 1)
     if count:

@@ -1,6 +1,6 @@
 """Hard choices in Triton: scores as integers in their order, and counts of those from one on.
 
-A program takes whole rows, as those of rows/one_program.py do. NaN and scores out of play are −∞.
+A program takes whole rows, as in rows/one_program.py. NaN and scores out of play are −∞.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
-from kofn.kernels.gpu.rows.loops import Stretch, scores
-from kofn.kernels.gpu.rows.one_program import per_row, row_of
+from kofn.kernels.gpu.rows.loops import scores
+from kofn.kernels.gpu.rows.one_program import per_row, row_of, rows_here
 from kofn.kernels.gpu.rows.words import order_of
 
 LAST = tl.constexpr(0x7FFFFFFF)
@@ -36,23 +36,16 @@ def keys(stretch, at, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _stretch_of(given, ROWS: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    return rows, here, Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
-
-
-@triton.jit
 def hard(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write ones at the k largest scores of each row, ties to the lowest index.
 
     The ⌈k⌉-th largest key is found bit by bit, or sooner a lower one with no other in between.
     """
-    rows, here, stretch = _stretch_of(given, ROWS)
+    rows, here, stretch = rows_here(given, ROWS)
     k = per_row(given.k, rows, here, 0.0)
     whole = tl.minimum(tl.maximum(tl.ceil(k), 1.0), given.n * 1.0)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
-    # Flipping the first bit makes the order that of integers without a sign.
+    # With the first bit flipped, keys are in the order of integers without a sign.
     last, left, bit = rows * 0, here, 31
     bad = nothing
     for at in range(0, given.n, BLOCK):
@@ -98,7 +91,7 @@ def tally(
     BLOCK: tl.constexpr,
 ):
     """Add to each array of counts how often the k indices of rows without a NaN name each."""
-    rows, here, stretch = _stretch_of(given, ROWS)
+    rows, here, stretch = rows_here(given, ROWS)
     bad = tl.zeros((ROWS, BLOCK), tl.float32)
     for at in range(0, given.n, BLOCK):
         x, _ = scores(stretch, at, -INF, BLOCK)
@@ -115,7 +108,7 @@ def tally(
 @triton.jit
 def largest(given: Choices, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write the indices of the k largest scores, largest first, ties to the lowest index."""
-    rows, here, stretch = _stretch_of(given, ROWS)
+    rows, here, stretch = rows_here(given, ROWS)
     none = tl.full((ROWS, BLOCK), -0x8000000000000000, tl.int64)
     before = tl.full((ROWS,), 0x7FFFFFFFFFFFFFFF, tl.int64)
     for i in range(given.k):

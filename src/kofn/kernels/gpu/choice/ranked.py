@@ -14,7 +14,7 @@ from kofn.kernels.gpu.choice.programs import LAST
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import INF
 from kofn.kernels.gpu.rows.loops import Stretch, entries
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 from kofn.kernels.gpu.rows.words import number_at, place_of
 
 
@@ -23,7 +23,7 @@ class Ranks(NamedTuple):
 
     x_at: Any  # numbers, (count, n); for the way back a cotangent per row
     out_at: Any  # a number per row; for the way back one per entry
-    slopes_at: Any  # its slopes in the two, (2, count), NaN beside a NaN
+    slopes_at: Any  # its slopes in the two, (2, count), NaN in rows with one
     places_at: Any  # where these are, (2, count)
     low: Any
     high: Any  # the same, or the next one
@@ -41,23 +41,21 @@ def _keys(stretch, at, BLOCK: tl.constexpr):
 
 @triton.jit
 def _between(a, b, share):
-    """Return what is at a share of the way from a to b, and its slopes; an infinite one wins."""
+    """Return the number at a share of the way from a to b, its slopes; an infinite one wins."""
     usual = (tl.abs(a) < INF) & (tl.abs(b) < INF)
     both = (share > 0.0) & (a != b)
     low, high = tl.where(usual, a, 0.0), tl.where(usual, b, 0.0)
     inside = low + share * (high - low)
     inside = tl.where(tl.abs(high - low) < INF, inside, low * (1.0 - share) + high * share)
-    found = tl.where(usual, inside, tl.where(both, a + b, a))
+    between = tl.where(usual, inside, tl.where(both, a + b, a))
     one, two = tl.where(usual, 1.0 - share, 1.0), tl.where(usual, share, both.to(tl.float32))
-    return found, one, two
+    return between, one, two
 
 
 @triton.jit
 def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what is at that share of the way from one number to the other."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    """Write the number at the given share of the way from one rank's number to the other's."""
+    rows, here, stretch = rows_here(given, ROWS)
     first, bit = rows * 0, 31
     while bit >= 0:
         tried = first | (rows * 0 + 1 << bit)
@@ -92,9 +90,9 @@ def ranked(given: Ranks, ROWS: tl.constexpr, BLOCK: tl.constexpr):
         which = met[:, None] + tl.cumsum(tie, axis=1) - 1
         next_place += tl.sum(tl.where((tie > 0) & (which == other[:, None]), columns, 0), axis=1)
         met += tl.sum(tie, axis=1)
-    found, one, two = _between(number_at(first), number_at(second), rows * 0.0 + given.share)
+    between, one, two = _between(number_at(first), number_at(second), rows * 0.0 + given.share)
     has_nan = tl.sum(bad, axis=1) > 0
-    tl.store(given.out_at + rows, tl.where(has_nan, float("nan"), found), mask=here)
+    tl.store(given.out_at + rows, tl.where(has_nan, float("nan"), between), mask=here)
     tl.store(given.slopes_at + rows, tl.where(has_nan, float("nan"), one), mask=here)
     tl.store(given.slopes_at + given.count + rows, tl.where(has_nan, float("nan"), two), mask=here)
     tl.store(given.places_at + rows, place.to(tl.int64), mask=here)
@@ -135,12 +133,10 @@ class Thresholds(NamedTuple):
 
 @triton.jit
 def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write what is at that share of the way from one threshold to the other; −inf in a row of
-    nothing else.
+    """Write the number at the given share of the way from one threshold to the other; −inf in a
+    row of nothing else.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     some = tl.zeros((ROWS, BLOCK), tl.int32)
     for at in range(0, given.n, BLOCK):
         x, filled = entries(stretch.x, stretch, at, -INF, BLOCK)
@@ -148,8 +144,8 @@ def mixed(given: Thresholds, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     is_empty = tl.sum(some, axis=1) == 0
     a = _threshold(given.first_at, given, rows, here, is_empty)
     b = _threshold(given.second_at, given, rows, here, is_empty)
-    found, one, two = _between(a, b, rows * 0.0 + given.share)
-    tl.store(given.out_at + rows, found, mask=here)
+    between, one, two = _between(a, b, rows * 0.0 + given.share)
+    tl.store(given.out_at + rows, between, mask=here)
     tl.store(given.slopes_at + rows, one, mask=here)
     tl.store(given.slopes_at + given.count + rows, two, mask=here)
 

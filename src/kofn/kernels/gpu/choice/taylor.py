@@ -15,8 +15,8 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
-from kofn.kernels.gpu.rows.one_program import per_row, row_of
+from kofn.kernels.gpu.rows.loops import entries, scores
+from kofn.kernels.gpu.rows.one_program import per_row, row_of, rows_here
 
 
 class Shared(NamedTuple):
@@ -43,10 +43,8 @@ class Scale(NamedTuple):
 
 @triton.jit
 def _rows_of(given, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
+    rows, here, stretch = rows_here(given, ROWS)
     t = per_row(given.temperature, rows, here, 1.0)
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
     most = tl.zeros((ROWS, BLOCK), tl.float32)
     tops, bad = most, most
     for at in range(0, given.n, BLOCK):

@@ -1,6 +1,6 @@
 """Softmax over a set of a row's largest scores in Triton, its loss, its entropy, and the way back.
 
-The set is that of cpu/choice/truncated.py. Its least score is found bit by bit in the order of all
+It is the set of cpu/choice/truncated.py. Its least score is found bit by bit in the order of all
 floats, by counts for the k largest and by sums of weights for the nucleus: sums of fewer of the
 same numbers in the same order are never greater. (Tests: test_kernels_gpu.py.)
 """
@@ -16,9 +16,9 @@ from kofn.kernels import contract
 from kofn.kernels.gpu.choice.programs import LAST, keys
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
+from kofn.kernels.gpu.rows.loops import entries, scores
 from kofn.kernels.gpu.rows.losses import is_label
-from kofn.kernels.gpu.rows.one_program import per_row, row_of
+from kofn.kernels.gpu.rows.one_program import per_row, row_of, rows_here
 from kofn.kernels.gpu.rows.words import log1p, number_at, place_of
 
 ENTROPY, INFINITE = tl.constexpr(contract.ENTROPY), tl.constexpr(contract.INFINITE)
@@ -42,10 +42,8 @@ class Sets(NamedTuple):
 
 @triton.jit
 def _rows_of(given, ROWS: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    t = per_row(given.temperature, rows, here, 1.0)
-    return rows, here, t, Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
+    return rows, here, per_row(given.temperature, rows, here, 1.0), stretch
 
 
 @triton.jit
@@ -87,7 +85,7 @@ def truncated(
     LABELS: tl.constexpr,
     WANTED: tl.constexpr,
 ):
-    """Write what is asked for. With labels and k alone ties for the k-th place share the places."""
+    """Write what WHAT names. With labels and k alone ties for the k-th place share the places."""
     rows, here, t, stretch = _rows_of(given, ROWS)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
     label = rows * 0 - 1

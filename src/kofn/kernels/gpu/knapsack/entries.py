@@ -1,6 +1,6 @@
 """Rows with costs on a GPU: their numbers, and the place of an entry.
 
-Costs are in units of a power of two per row, and sums of costs in two parts, of which the first is
+Costs are in units of a power of two per row, and sums of costs in two parts, the first of them
 exact. (Tests: tests/kernels/gpu/interpreted/knapsacks.py.)
 """
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     """The numbers of rows."""
 
     scale: Any  # the unit of costs, by which they are multiplied
-    coarse: Any  # what is left of the budget for scores that are not +inf, in two parts
+    coarse: Any  # the budget less the costs of scores of +inf, in two parts
     fine: Any
     total: Any  # of the costs
     tops: Any  # the cost of scores of +inf

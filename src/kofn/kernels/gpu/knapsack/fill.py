@@ -13,8 +13,8 @@ from kofn.kernels.gpu.knapsack.entries import cost_of, on_grid, power_below
 from kofn.kernels.gpu.knapsack.given import Given
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, INF
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.loops import entries, scores
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 
 LAST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
@@ -32,9 +32,7 @@ def _key(x, c):
 @triton.jit
 def fill(given: Given, out_at, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Write 1 where an entry is bought, else 0. Equal ones are bought from the lowest index on."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     c_row, out_row = row_of(given.costs_at, rows, given), row_of(out_at, rows, given)
     budget = tl.load(given.budget_at + rows, mask=here, other=0.0).to(tl.float64)
     t = tl.load(given.temperature_at + rows, mask=here, other=1.0)

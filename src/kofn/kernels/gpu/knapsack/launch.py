@@ -61,7 +61,7 @@ def gradients(
     costs: Tensor, of_costs: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, bool]:  # fmt: skip
     """Return the cotangents of scores, of costs if wanted, of budget and temperature, (2, …), and
-    False, from those of weights.
+    False, from cotangents of weights.
     """
     given = _given(rows.packed(x), costs, budget, temperature, theta, link)
     return *_backward(given, cotangent, link, of_costs, False), False

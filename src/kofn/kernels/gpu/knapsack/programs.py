@@ -28,8 +28,8 @@ from kofn.kernels.gpu.rows.formulas import (
     outside,
     weight,
 )
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.loops import entries, scores
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 from kofn.kernels.gpu.rows.search import two_sum
 from kofn.kernels.gpu.rows.words import FARTHEST, mills
 
@@ -42,9 +42,7 @@ FLAT = tl.constexpr(1e-30)  # a Σc²F′ that has underflowed, or nearly
 @triton.jit
 def _rows_of(given, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Return (rows, which there are, their stretch, where their costs begin, their numbers)."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     c_row = row_of(given.costs_at, rows, given)
     return rows, here, stretch, c_row, numbers_of(given, rows, here, stretch, c_row, BLOCK)
 
@@ -174,7 +172,7 @@ def _entry(KIND: tl.constexpr, stretch, c_row, at, row, theta, alpha, BLOCK: tl.
 
 @triton.jit
 def _of_costs(stretch, c_row, at, row, in_costs, of_top, over, BLOCK: tl.constexpr):
-    """The cotangents of costs, with those of scores of +inf, which come off the budget."""
+    """Return the cotangents of costs; the costs of scores of +inf come off the budget."""
     x, _ = scores(stretch, at, -INF, BLOCK)
     c, _ = entries(c_row, stretch, at, 0.0, BLOCK)
     is_top = (x == INF) & ((c > 0.0) | ~over[:, None])
@@ -188,12 +186,12 @@ def _logs(KIND: tl.constexpr, x, c, theta, alpha):
     if is_balanced_by_logs(KIND):
         narrow = tl.minimum(tl.maximum(z, -FARTHEST), FARTHEST).to(tl.float32)
         _, _, logs = by_logs(KIND, narrow, alpha)
-        found = logs.to(tl.float64)
+        log_slope = logs.to(tl.float64)
     elif KIND == NORMAL:
-        found = z * z * -0.5 - HALF_LOG_2_PI
+        log_slope = z * z * -0.5 - HALF_LOG_2_PI
     else:
-        found = -tl.abs(z) - (LOG_2 if KIND == LAPLACE else 0.0)
-    return found
+        log_slope = -tl.abs(z) - (LOG_2 if KIND == LAPLACE else 0.0)
+    return log_slope
 
 
 @triton.jit
@@ -344,9 +342,7 @@ def values_back(
 
     Where θ is endless, neither the budget nor costs move the value.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     p_row, c_row = row_of(p_at, rows, given), row_of(given.costs_at, rows, given)
     theta = tl.load(given.theta_at + rows, mask=here, other=0.0)
     theta = tl.where(tl.abs(theta) == INF, 0.0, theta)

@@ -80,7 +80,7 @@ class Sums(NamedTuple):
     below: Any  # Σc·F of entries with F ≤ ½
     above: Any  # Σc·(1 − F) of the others
     missing: Any  # what these cost, less the budget
-    flat: Any  # ΣcF′, Σc²F′, that of F > ½, Σc³F″
+    flat: Any  # ΣcF′, Σc²F′, Σc²F′ where F > ½, Σc³F″
     steep: Any
     above_steep: Any
     bend: Any
@@ -113,7 +113,7 @@ def _evaluate(KIND: tl.constexpr, given, stretch, c_row, row, theta, alpha, BLOC
 
 @triton.jit
 def _halley(budget, total, excess, s):
-    """The step in units of T that closes the log-odds of Σc·F/Σc less those of the budget's."""
+    """Return the step, in units of T, by which the log-odds of Σc·F/Σc become the budget's."""
     spent = tl.maximum(budget + excess, 1e-300)
     rest = tl.maximum(total - (budget + excess), 1e-300)
     ratio = excess / budget * (total / rest)
@@ -131,7 +131,7 @@ def _halley(budget, total, excess, s):
 
 @triton.jit
 def _by_place(low, high):
-    """Return what is in the middle between two numbers in the order of floats."""
+    """Return the number midway between two in the order of floats."""
     a, b = low.to(tl.int64, bitcast=True), high.to(tl.int64, bitcast=True)
     a = tl.where(a < 0, a ^ 0x7FFFFFFFFFFFFFFF, a)
     b = tl.where(b < 0, b ^ 0x7FFFFFFFFFFFFFFF, b)
@@ -216,17 +216,17 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
 @triton.jit
 def _end(KIND: tl.constexpr, given, stretch, c_row, row, hi, lo, alpha, BLOCK: tl.constexpr):
     """Return the θ, in two numbers, from which on the first of the entries bought is not whole."""
-    old, found, rest = price(KIND, hi, lo, row.t, alpha), hi * 0.0, hi * 0.0
+    old, end, rest = price(KIND, hi, lo, row.t, alpha), hi * 0.0, hi * 0.0
     for _i in tl.static_range(2):
-        theta = price(KIND, found, rest, row.t, alpha)
+        theta = price(KIND, end, rest, row.t, alpha)
         least = tl.zeros((stretch.here.shape[0], BLOCK), tl.float64) + WHOLE
         for at in range(0, given.n, BLOCK):
             x, c, pays = paying(stretch, c_row, at, row.scale, BLOCK)
             _, upper, _, _ = tail(KIND, place(KIND, x, c, old), alpha)
             gap = (distance(x, c, theta) - theta.end[:, None]) / tl.where(pays, c, 1.0)
             least = tl.minimum(least, tl.where(pays & upper, gap, WHOLE))
-        found, rest = two_sum(found, tl.min(least, axis=1))
-    return found, rest
+        end, rest = two_sum(end, tl.min(least, axis=1))
+    return end, rest
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name
 from kofn.arrays.torch.state import recording
+from kofn.arrays.typing import Number
 from kofn.links.alpha import in_alpha as by_weights
 
 
@@ -17,7 +18,7 @@ def in_alpha(
 ) -> Tensor:
     """Return the cotangent of the alpha of each row, whose θ is known as two floats.
 
-    The cotangents are those of weights, or of their logarithms.
+    The cotangents are of weights, or of their logarithms.
     """
     link, z, constant = _placed(x, theta, temperature, link)
     p = link.cdf(z).masked_fill(theta[0].isinf()[..., None] | (x == torch.inf), 1.0)
@@ -28,7 +29,7 @@ def in_alpha(
     return (cotangents + 0 * theta[0].masked_fill(theta[0].isinf(), 0.0)).to(theta.dtype)
 
 
-def of_losses(x: Tensor, target: Tensor, theta: Tensor, temperature: Any, link: Any) -> Tensor:
+def of_losses(x: Tensor, target: Tensor, theta: Tensor, temperature: Number, link: Any) -> Tensor:
     """Return the derivatives in alpha at z of mean zero, where the loss does not move with θ."""
     link, z, constant = _placed(x, theta, temperature, link)
     return recording(_of_terms, link, z.masked_fill(constant, 0.0), target, constant)

@@ -49,10 +49,10 @@ def known_rows(given, ROWS: tl.constexpr):
     lo = tl.load(given.theta_at + given.count + rows, mask=here, other=0.0)
     endless = tl.abs(hi) == INF
     per_t = 1.0 / per_row(given.temperature, rows, here, 1.0)
-    found = tl.where(endless, 0.0, hi)
-    theta = Theta(found, tl.where(endless, 0.0, lo), per_t, alpha_of(given, rows, here))
+    finite = tl.where(endless, 0.0, hi)
+    theta = Theta(finite, tl.where(endless, 0.0, lo), per_t, alpha_of(given, rows, here))
     stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
-    return rows, here, stretch, hi, theta, found * 0.0
+    return rows, here, stretch, hi, theta, finite * 0.0
 
 
 @triton.jit

@@ -15,13 +15,7 @@ from kofn.kernels.gpu.rows.formulas import (
     log_tail,
 )
 from kofn.kernels.gpu.rows.loops import entries, scores
-from kofn.kernels.gpu.rows.words import (
-    PER_ROOT_2_PI,
-    between_places,
-    mills,
-    number_at,
-    place_of,
-)
+from kofn.kernels.gpu.rows.words import PER_ROOT_2_PI, between_places, mills, number_at, place_of
 
 
 @triton.jit

@@ -58,7 +58,7 @@ CAPPED = tl.constexpr(contract.CAPPED)
 OCTAVES = tl.constexpr(contract.OCTAVES)
 
 
-# All but a user's own, of which its number knows.
+# All but a user's own, whose number tells.
 BY_LOGS = tl.constexpr(
     tuple(
         number
@@ -212,7 +212,7 @@ def quantile(KIND: tl.constexpr, q, rest, alpha):
     """Return the y at which F = q, roughly (the normal one to 5e-4); rest = 1 − q."""
     q, rest = tl.maximum(q, TINY), tl.maximum(rest, TINY)
     if has_quantile(KIND):
-        found = _quantile(KIND, q, rest, alpha) - outside(KIND, alpha)
+        y = _quantile(KIND, q, rest, alpha) - outside(KIND, alpha)
     else:
         # By halving in the order of floats, to 2⁻¹¹ of it.
         low, high = place_of(q * 0.0 - FARTHEST), place_of(q * 0.0 + FARTHEST)
@@ -221,5 +221,5 @@ def quantile(KIND: tl.constexpr, q, rest, alpha):
             t, upper, _, _ = tail(KIND, number_at(middle) * unit(KIND, 1.0), alpha)
             below = tl.where(upper, t > rest, t < q)
             low, high = tl.where(below, middle, low), tl.where(below, high, middle)
-        found = number_at(high)
-    return found
+        y = number_at(high)
+    return y

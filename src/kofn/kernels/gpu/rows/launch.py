@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kofn.arrays.typing import Number
 from kofn.kernels.contract import LINEAR, link_of
 from kofn.kernels.gpu.launcher import launch
 from kofn.kernels.gpu.rows import alpha as of_alphas
@@ -77,7 +78,7 @@ def _known(name: str, given: Given, link: Any, *arrays: Any) -> None:
 
 
 def logarithms(
-    x: Tensor, weights: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+    x: Tensor, weights: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
 ) -> Tensor:
     x = packed(x)
     out = empty(x, x.shape)
@@ -92,60 +93,60 @@ def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor,
 
 
 def log_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
     *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
     x, cotangent = packed(x), packed(cotangent)
-    given, found = _given(x, k, temperature, theta, link), empty(x, x.shape)
+    given, in_x = _given(x, k, temperature, theta, link), empty(x, x.shape)
     in_rows = empty(theta, theta.shape)
-    _known("log_gradients", given, link, cotangent, found, in_rows)
-    slopes = found, in_rows, False
+    _known("log_gradients", given, link, cotangent, in_x, in_rows)
+    slopes = in_x, in_rows, False
     if not of_alpha:
         return slopes
     return *slopes, in_alpha(x, cotangent, theta, temperature, link, logs=True)
 
 
 def threshold_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
     x = packed(x)
-    found, in_rows = empty(x, x.shape), empty(theta, theta.shape)
+    in_x, in_rows = empty(x, x.shape), empty(theta, theta.shape)
     given = _given(x, k, temperature, theta, link)
-    _known("threshold_gradients", given, link, packed(cotangent), found, in_rows)
-    return found, in_rows
+    _known("threshold_gradients", given, link, packed(cotangent), in_x, in_rows)
+    return in_x, in_rows
 
 
-def values(x: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any) -> Tensor:
+def values(x: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
-    found, x = empty(theta, (3, *theta.shape[1:])), packed(x)
-    _known("values", _given(x, k, temperature, theta, link), link, found)
-    return found
+    out, x = empty(theta, (3, *theta.shape[1:])), packed(x)
+    _known("values", _given(x, k, temperature, theta, link), link, out)
+    return out
 
 
 def losses(
-    x: Tensor, target: Tensor, k: Any, temperature: Any, link: Any, likely: bool, wanted: bool,
+    x: Tensor, target: Tensor, k: Number, temperature: Any, link: Any, likely: bool, wanted: bool,
     *, of_alpha: bool = False, rated: tuple[int, Tensor | None] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (losses and Σ(p − t)z, (2, …); p − t; False; derivatives in alpha, if wanted).
 
-    With `rated`, a label that does not count and class weights, losses are those of `_keep` in
-    losses.py, and two numbers of it follow.
+    With `rated`, a label that does not count and class weights, `_keep` in losses.py says what
+    the losses are, and which two numbers follow.
     """
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, target, labels = packed(x), packed(target), target.ndim < x.ndim
-    found = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
+    out = empty(x, (2 if rated is None else 4, *x.shape[:-1]), torch.float32)
     residual = empty(x, x.shape, torch.float32) if wanted else None
     ignored, by_class = rated or (_NO_LABEL, None)
     # An array that nobody touches stands for one that is not there.
     into, each = x if residual is None else residual, x if by_class is None else packed(by_class)
-    to = of_losses.Compared(target, into, found, each, ignored)
+    to = of_losses.Compared(target, into, out, each, ignored)
     how = wanted, rated is not None, by_class is not None
     if likely:
-        _answer(of_losses.likelihoods, _given(x, k, temperature, found, link), None, (to,), *how)
-        return found, residual, False
+        _answer(of_losses.likelihoods, _given(x, k, temperature, out, link), None, (to,), *how)
+        return out, residual, False
     k = k if labels else target.sum(-1, dtype=torch.float32)
     theta = threshold(x, k, temperature, link)[0]
     soft = not labels and target.is_floating_point()
@@ -154,9 +155,9 @@ def losses(
     _answer(of_losses.losses, given, link, (to,), labels, with_omega, *how)
     if soft and not with_omega:
         bent = link.omega(target.double()).sum(-1).float()
-        found[0] += bent if rated is None else (bent * found[2]).masked_fill_(found[2] == 0, 0)
+        out[0] += bent if rated is None else (bent * out[2]).masked_fill_(out[2] == 0, 0)
     slopes = of_alphas.of_losses(x, target, theta, temperature, link) if of_alpha else None
-    return (found, residual, False) if slopes is None else (found, residual, False, slopes)
+    return (out, residual, False) if slopes is None else (out, residual, False, slopes)
 
 
 def missed(
@@ -170,13 +171,13 @@ def missed(
     from kofn.kernels.gpu.rows import losses as of_losses
 
     x, batch = packed(x), x.shape[:-1]
-    found, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
+    out, labels = empty(x, (4, *batch), torch.float32), empty(x, batch, torch.int64)
     each = x if by_class is None else packed(by_class)
-    to = of_losses.Compared(packed(target), packed(values), found, each, ignored)
-    given = _given(x, 1.0, epsilon, found, _ANY)
+    to = of_losses.Compared(packed(target), packed(values), out, each, ignored)
+    given = _given(x, 1.0, epsilon, out, _ANY)
     how = by_class is not None, epsilon > 0, known
     _answer(of_losses.missed, given, None, (to, labels), *how)
-    return found, labels
+    return out, labels
 
 
 def margins(
@@ -202,7 +203,7 @@ def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *h
     from kofn.kernels.gpu.rows import margins as of_margins
 
     count, n = given[3].numel(), given[0].shape[-1]
-    numbers: Any = (*given, *angle, ignored, count, n)
+    numbers = (*given, *angle, ignored, count, n)
     cosines: Any = of_margins.Cosines(*numbers)
     _answer(getattr(of_margins, name), cosines, None, (), *how)
 
@@ -264,7 +265,7 @@ def _sums(given: Given, parts: int) -> Parts:
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Any, temperature: Any, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
     *, of_alpha: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and of alpha, if
@@ -308,7 +309,7 @@ def limited(
 def limited_gradients(
     inside: Tensor, cotangents: Sequence[Tensor | None], dtypes: Sequence[torch.dtype | None]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the cotangents of the tensors from those of k and T, of which some may be None."""
+    """Return the cotangents of the tensors from cotangents of k and T; some may be None."""
     wanted = [None if g is None else dtype for g, dtype in zip(cotangents, dtypes, strict=True)]
     return _limit("limit_back", cotangents, wanted, inside, (0.0, 0.0, 0.0))
 
@@ -324,7 +325,7 @@ def _limit(name: str, numbers: Any, dtypes: Any, inside: Tensor, limits: Any) ->
         for one, dtype in zip(given, dtypes, strict=True)
     ]
     count, (k, t) = inside[0].numel(), map(_with_step, given)
-    arguments: Any = (*k, *t, inside.view(torch.int8), *limits, count)
+    arguments = (*k, *t, inside.view(torch.int8), *limits, count)
     of = of_numbers.Numbers(*arguments)
     if count:
         constants = *(dtype is not None for dtype in dtypes), EACH
@@ -339,7 +340,7 @@ def _with_step(one: Tensor) -> tuple[Tensor, int]:
     return (one.contiguous(), 1) if any(one.stride()) else (one, 0)
 
 
-def _given(x: Tensor, k: Any, temperature: Any, theta: Tensor, link: Any) -> Given:
+def _given(x: Tensor, k: Number, temperature: Number, theta: Tensor, link: Any) -> Given:
     alpha = 1.5 if link.alpha is None else link.alpha
     count, n = theta[0].numel(), x.shape[-1]
     return Given(x, number(k), number(temperature), theta, count, n, number(alpha))
@@ -357,7 +358,7 @@ _NO_LABEL = -100
 _ANY = link_of(LINEAR, 0.0)  # of no use
 WIDER = 128  # registers of a thread where the answer is more than weights
 BLOCK = 512  # entries at a time of a row in parts
-EACH = 512  # rows of which a program takes a number each
+EACH = 512  # rows for which a program takes a number each
 
 
 @lru_cache

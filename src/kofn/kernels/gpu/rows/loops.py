@@ -151,7 +151,7 @@ def moments(stretch, pivot, most, BLOCK: tl.constexpr):
 
 @triton.jit
 def alpha_of_entries(theta):
-    """α as entries take it: one number, or one per row, beside its entries."""
+    """Return α as entries take it: one number, or one per row, which broadcasts with entries."""
     alpha = theta.alpha
     if alpha.type.is_block():
         alpha = alpha[:, None]

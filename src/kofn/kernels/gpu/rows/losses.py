@@ -21,8 +21,8 @@ from kofn.kernels.gpu.rows.formulas import (
     tail,
     unit,
 )
-from kofn.kernels.gpu.rows.loops import Stretch, Theta, alpha_of_entries, entries, scores
-from kofn.kernels.gpu.rows.one_program import Given, per_row, row_of
+from kofn.kernels.gpu.rows.loops import Theta, alpha_of_entries, entries, scores
+from kofn.kernels.gpu.rows.one_program import Given, per_row, row_of, rows_here
 from kofn.kernels.gpu.rows.words import by_kind, log1p
 
 above = by_kind("above", "z, part, rise, edge", **NAMED)
@@ -169,9 +169,7 @@ def likelihoods(
 
     It needs no θ. Where the loss does not move with the scores, p − t is 0.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     per_t = 1.0 / per_row(given.temperature, rows, here, 1.0)
     label, used, wrong = label_of(given, to, rows, here)
     nothing = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -242,9 +240,7 @@ def missed(
     says that the loss is log(1 + nε) − log(value + ε), with n entries in play and ε for T; KNOWN
     that the losses of rows stand in the place of the values.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     label, used, wrong = label_of(given, to, rows, here)
     bars = tl.zeros((ROWS, BLOCK), tl.float32)
     live = bars

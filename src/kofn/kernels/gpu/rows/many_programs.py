@@ -234,7 +234,7 @@ def slope_back(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Backward pass, then: the sums of loops.slope of a part, beside those of the first launch."""
+    """Backward pass, then: write the sums of loops.slope of a part after the first launch's."""
     row, part, stretch = _place(given, own.parts, PART)
     _, _, solved, theta = load_theta(KIND, given, row, row >= 0)
     total, product, moment = _totals(own, row, 0, 3, PARTS)

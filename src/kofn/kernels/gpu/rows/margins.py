@@ -12,9 +12,9 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows.answers import put
 from kofn.kernels.gpu.rows.formulas import DELETED, EPS, INF
-from kofn.kernels.gpu.rows.loops import Stretch, entries, scores
+from kofn.kernels.gpu.rows.loops import entries, scores
 from kofn.kernels.gpu.rows.losses import is_label, label_of
-from kofn.kernels.gpu.rows.one_program import row_of
+from kofn.kernels.gpu.rows.one_program import row_of, rows_here
 
 
 class Cosines(NamedTuple):
@@ -39,9 +39,7 @@ def margins(given: Cosines, ROWS: tl.constexpr, BLOCK: tl.constexpr, TURNED: tl.
 
     Beyond φ = π − margin the former falls on as cos φ − margin·sin margin does.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    rows, here, stretch = rows_here(given, ROWS)
     label, used, wrong = label_of(given, given, rows, here)
     c = tl.load(stretch.x + label, mask=here, other=0.0).to(tl.float32)
     some = used & ~wrong & ~(c <= DELETED) & ~(c == INF)
@@ -67,10 +65,8 @@ def margins(given: Cosines, ROWS: tl.constexpr, BLOCK: tl.constexpr, TURNED: tl.
 
 @triton.jit
 def margins_back(given: Cosines, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the cotangents of the cosines for those of the logits, which are in their place."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here = rows < given.count
-    stretch = Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+    """Turn cotangents of the logits, in place, into cotangents of the cosines."""
+    rows, here, stretch = rows_here(given, ROWS)
     label, _, _ = label_of(given, given, rows, here)
     slope = tl.load(given.slope_at + rows, mask=here, other=1.0)
     for at in range(stretch.first, stretch.last, BLOCK):

@@ -54,7 +54,7 @@ def limit(
 def limit_back(
     given: Numbers, k_out_at, t_out_at, OF_K: tl.constexpr, OF_T: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Write the cotangents of the tensors for those of k and T, which are in their place."""
+    """Turn cotangents of k and T, in place, into cotangents of the tensors."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = rows < given.count
     if OF_K:

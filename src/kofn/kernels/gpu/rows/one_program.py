@@ -111,6 +111,14 @@ def row_of(at, rows, given):
 
 
 @triton.jit
+def rows_here(given, ROWS: tl.constexpr):
+    """Return (the rows of this program, which of them there are, their stretch)."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here = rows < given.count
+    return rows, here, Stretch(row_of(given.x_at, rows, given), here, 0, given.n)
+
+
+@triton.jit
 def store_theta(KIND: tl.constexpr, given, rows, here, hi, lo, t, end):
     hi, lo = step_to(hi, lo, -t * outside(KIND, alpha_of(given, rows, here)))
     tl.store(given.theta_at + rows, tl.where(end.closed, end.theta, hi), mask=here)

@@ -69,7 +69,7 @@ def normal_tail(z):
 
 @triton.jit
 def apart(y):
-    """(a, b) with a/b = 2^y, of which the greater is 1."""
+    """Return (a, b) with a/b = 2^y, the greater of them 1."""
     e, upper = tl.exp2(-tl.abs(y)), y > 0.0
     return tl.where(upper, 1.0, e), tl.where(upper, e, 1.0)
 
@@ -294,7 +294,7 @@ def _compiled(function: Any, names: dict[str, Any]) -> Any:
 
 OF_ENTRIES = Target(_WORDS, _compiled)
 OF_OWN = Target(_WORDS | {"divided": quotient, "over": quotient}, _compiled)
-"""Formulas of users' own links may divide by what is below 0."""
+"""Formulas of users' own links may divide by a number below 0."""
 
 _TAKES: dict[str, tuple[str, dict[str, str]]] = {}
 

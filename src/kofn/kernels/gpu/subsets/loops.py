@@ -135,8 +135,8 @@ def tally(stretch, v_row, WEIGHTED: tl.constexpr, LANES: tl.constexpr):
 def grid(variance, above, k, n, node):
     """`Nodes` with weight·e^{iω(above − k)}; all 0 for a node that does not count.
 
-    There are as many as in subsets/quadrature.py. The phase is that of e^{iω} per coin above ½,
-    which `multiply` leaves out, less e^{iωk}.
+    There are as many as in subsets/quadrature.py. The phase is the product of e^{iω} per coin
+    above ½, which `multiply` leaves out, over e^{iωk}.
     """
     number = tl.ceil((tl.sqrt(variance) * 6.0 + 9.0) * 0.5) * 2.0 + 1.0
     number = tl.minimum(number, (n + 1 + n % 2).to(tl.float64))

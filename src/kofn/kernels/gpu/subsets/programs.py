@@ -13,14 +13,7 @@ import triton.language as tl
 
 from kofn.kernels.gpu.rows.formulas import INF
 from kofn.kernels.gpu.subsets import loops
-from kofn.kernels.gpu.subsets.loops import (
-    COVARIANCE,
-    GROUP,
-    LOG_COUNT,
-    NODES,
-    Stretch,
-    Totals,
-)
+from kofn.kernels.gpu.subsets.loops import COVARIANCE, GROUP, LOG_COUNT, NODES, Stretch, Totals
 
 # Where a part keeps its four tallies, its product per node, and for the covariance a sum and then
 # two per node; how many numbers that is.

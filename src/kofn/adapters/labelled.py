@@ -15,7 +15,7 @@ from typing import Any
 from kofn import kernels, links
 from kofn.arrays import torch as of_torch
 from kofn.links import table
-from kofn.operations.losses import LOSS
+from kofn.operations.losses import LOSS, together
 from kofn.operations.operation import Operation
 from kofn.rows.given import ONE, given_for_kernels
 from kofn.rows.numbers import NUMBERS
@@ -94,4 +94,5 @@ def _call_of(
         return None
     make = import_module(f"{__package__}.torch.labelled").Call
     count = math.prod(shape[:-1]) if reduction == "mean" else 1
-    return make(operation, backend, operation.of.without_tensors(given), settings, count)
+    kernel = together if operation is LOSS else operation.kernel
+    return make(operation, kernel, backend, operation.of.without_tensors(given), settings, count)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.torch import eager
-from kofn.arrays.torch.state import is_eager
+from kofn.arrays.torch.state import is_eager, is_last
 from kofn.operations.losses import scaled
 from kofn.operations.operation import Operation
 
@@ -22,6 +22,8 @@ class Call(NamedTuple):
     """
 
     operation: Operation
+    kernel: Callable[..., Any]
+    """Its kernel, or one with answers that share memory."""
     backend: Any
     rows: Any  # without their tensors
     settings: Sequence[Any]
@@ -38,7 +40,7 @@ class Call(NamedTuple):
                 return None
         rows = self.operation.of.with_tensors(self.rows, (x,))
         wanted = (int(learned),) if self.operation.has_slopes else ()
-        answers = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
+        answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
         total = answers[0].sum()
         if not math.isfinite(total.item()):
             return None
@@ -64,7 +66,7 @@ class _Reduced(torch.autograd.Function):
         if answers is None:
             return None, None
         whole, kept = answers
-        ctx.call, ctx.dtype = call, x.dtype
+        ctx.call, ctx.dtype, ctx.is_own = call, x.dtype, True  # whether no other node keeps p − t
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(target, *map(kept.__getitem__, call.operation.kept))
         return whole, kept[1]
@@ -78,9 +80,14 @@ class _Reduced(torch.autograd.Function):
             each = cotangent if call.divisor == 1 else cotangent / call.divisor
             each = each if rows.temperature == 1.0 else each / rows.temperature
             residual = known["residual"]
-            # Autograd rounds what it records itself, to 16 bits.
-            as_it_is = residual.dtype == ctx.dtype or torch.is_grad_enabled()
-            in_x = residual * each if as_it_is else scaled(each, residual, ctx.dtype)
+            recorded = torch.is_grad_enabled()
+            ctx.is_own = ctx.is_own and not recorded and onward is None
+            if residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent):
+                in_x = residual.detach().mul_(each)
+            elif residual.dtype == ctx.dtype or recorded:  # autograd rounds what it records itself
+                in_x = residual * each
+            else:
+                in_x = scaled(each, residual, ctx.dtype)
         if onward is not None:
             own = (saved[0], *call.settings, int(True))
             known |= dict(zip(operation.own, own, strict=True), cotangent=onward)

@@ -18,6 +18,7 @@ from kofn.arrays.torch.private import (
     is_left_alone,
     is_tracing,
     is_transformed,
+    keeps_graph,
     makes_graph,
     mark_constant,
 )
@@ -109,6 +110,11 @@ def is_eager(x: Tensor) -> bool:
         and x.layout is torch.strided
         and is_left_alone(x)
     )
+
+
+def is_last(cotangent: Tensor) -> bool:
+    """Return whether a way back may write over what was kept for it: none comes after this one."""
+    return is_eager(cotangent) and not keeps_graph()
 
 
 def greatest(x: Tensor) -> int | None:

@@ -77,7 +77,7 @@ def passes_of(
     if code is COMPARE:
         likely = kind == LIKELY
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
-        names += layout.WRITTEN * (cotangent and not short and kind in layout.WITH_ODDS)
+        names += (layout.WRITTEN[cotangent],) * (not short and kind in layout.WITH_ODDS)
         first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]

@@ -93,12 +93,12 @@ KEEP, SPREAD, SUM_UP = range(len(FORWARD), len(FORWARD_ROWS))
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
-WRITTEN = ("written_loss",)
-"""Weights and loss at once: of targets of weights and links with `odds`, where not abreast."""
+WRITTEN = "written_label_loss", "written_loss"
+"""Weights and loss at once, of a label or a target of weights: links with `odds`, not abreast."""
 LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LABEL_HAZARD, LABEL_WEIGH, LABEL_SCALE = range(3)  # of logarithms of labels
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
-WRITTEN_LOSS = len(FORWARD_ROWS) + len(TARGETS)
+WRITTEN_LABEL_LOSS, WRITTEN_LOSS = (len((*FORWARD_ROWS, *each)) for each in (LABELLED, TARGETS))
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
 

@@ -121,8 +121,8 @@ def compare(job, own, first, last, alpha):
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
             wanted = words[layout.OUT] != 0 or not words[layout.LIKELY]
-            at_once = words[layout.G] != 0 and group.row.kind in layout.WITH_ODDS
-            at_once = at_once and not group.entries
+            at_once = group.row.kind in layout.WITH_ODDS and not group.entries
+            at_once = at_once and not words[layout.LIKELY]
             lost = not weights(group, lanes, wanted, labels, at_once)
         if words[layout.LIKELY]:
             lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)

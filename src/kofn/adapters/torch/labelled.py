@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.torch import eager
-from kofn.arrays.torch.state import is_eager, is_last
+from kofn.arrays.torch.state import is_eager, is_last, put
 from kofn.operations.losses import scaled
 from kofn.operations.operation import Operation
 
@@ -28,6 +28,9 @@ class Call(NamedTuple):
     rows: Any  # without their tensors
     settings: Sequence[Any]
     divisor: int  # what the sum of the losses is divided by
+    ready: Callable[..., Any] | None = None
+    """Its kernel for such calls (kernels/cpu/ready.py), which answers None where it does not serve.
+    """
 
     def answers(self, x: Any, target: Any, learned: bool) -> Any:
         """Return (the reduced loss, and what the operation answers).
@@ -38,16 +41,22 @@ class Call(NamedTuple):
             least, most = target.aminmax()
             if least.item() < 0 or most.item() >= x.shape[-1]:
                 return None
-        rows = self.operation.of.with_tensors(self.rows, (x,))
-        wanted = (int(learned),) if self.operation.has_slopes else ()
-        answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
+        answers = None if self.ready is None else self.ready(x, target, learned)
+        if answers is None:
+            rows = self.operation.of.with_tensors(self.rows, (x,))
+            wanted = (int(learned),) if self.operation.has_slopes else ()
+            answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
         total = answers[0].sum()
-        if not math.isfinite(total.item()):
+        value = total.item()
+        if not math.isfinite(value):
             return None
         if target.ndim == x.ndim and not answers[0].min().item() > 0:
             return None
-        total = total if self.operation.has_slopes else total.neg_()
-        return total if self.divisor == 1 else total.div_(self.divisor), answers
+        if self.operation.has_slopes and self.divisor != 1:
+            put(total, value / self.divisor)
+        elif not self.operation.has_slopes:
+            put(total, value / -self.divisor)
+        return total, answers
 
     def applied(self, x: Tensor, target: Tensor) -> Any:
         """Return the reduced loss, which autograd records; or None."""
@@ -77,12 +86,16 @@ class _Reduced(torch.autograd.Function):
         operation, rows = call.operation, call.rows
         known = dict(zip(operation.names_kept, saved[1:], strict=True))
         if cotangent is not None:
-            each = cotangent if call.divisor == 1 else cotangent / call.divisor
-            each = each if rows.temperature == 1.0 else each / rows.temperature
-            residual = known["residual"]
-            recorded = torch.is_grad_enabled()
+            residual, recorded = known["residual"], torch.is_grad_enabled()
             ctx.is_own = ctx.is_own and not recorded and onward is None
-            if residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent):
+            last = residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent)
+            each: Any = cotangent
+            if last and rows.temperature == 1.0:  # rounded as a tensor, later
+                each = cotangent.item() / call.divisor
+            else:
+                each = each if call.divisor == 1 else each / call.divisor
+                each = each if rows.temperature == 1.0 else each / rows.temperature
+            if last:
                 in_x = residual.detach().mul_(each)
             elif residual.dtype == ctx.dtype or recorded:  # autograd rounds what it records itself
                 in_x = residual * each

@@ -97,8 +97,10 @@ def _call_of(
     left = operation.of.without_tensors(given)
     if operation is not LOSS:
         return make(operation, operation.kernel, backend, left, settings, count)
-    each, ready = None, kernels.ready()
+    each, share, ready = None, 1, kernels.ready()
     if scores.itemsize > 2 and math.prod(shape[:-1]) <= ready.MOST:
+        # Products with powers of 2 have no rounding, whatever comes first.
+        share = count if temperature == 1 and count & (count - 1) == 0 else 1
         rows = ready.Rows(tuple(shape), scores.itemsize, *map(float, given[1:3]), given.link)
-        each = ready.losses(rows, target)
-    return make(operation, together, backend, left, settings, count, each)
+        each = ready.losses(rows, target, share)
+    return make(operation, together, backend, left, settings, count, each, share)

@@ -31,6 +31,8 @@ class Call(NamedTuple):
     ready: Callable[..., Any] | None = None
     """Its kernel for such calls (kernels/cpu/ready.py), which answers None where it does not serve.
     """
+    share: int = 1
+    """What p − t is divided by already, a power of 2."""
 
     def answers(self, x: Any, target: Any, learned: bool) -> Any:
         """Return (the reduced loss, and what the operation answers).
@@ -46,6 +48,8 @@ class Call(NamedTuple):
             rows = self.operation.of.with_tensors(self.rows, (x,))
             wanted = (int(learned),) if self.operation.has_slopes else ()
             answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
+            if self.share > 1 and learned:
+                answers[1].div_(self.share)
         total = answers[0].sum()
         value = total.item()
         if not math.isfinite(value):
@@ -89,20 +93,23 @@ class _Reduced(torch.autograd.Function):
             residual, recorded = known["residual"], torch.is_grad_enabled()
             ctx.is_own = ctx.is_own and not recorded and onward is None
             last = residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent)
-            each: Any = cotangent
-            if last and rows.temperature == 1.0:  # rounded as a tensor, later
-                each = cotangent.item() / call.divisor
+            each, divisor = cotangent, call.divisor // call.share
+            if last and rows.temperature == 1.0:  # a quotient that is rounded when it multiplies
+                each = cotangent.item() / divisor
             else:
-                each = each if call.divisor == 1 else each / call.divisor
+                each = each if divisor == 1 else each / divisor
                 each = each if rows.temperature == 1.0 else each / rows.temperature
             if last:
-                in_x = residual.detach().mul_(each)
+                in_x = residual.detach()
+                in_x = in_x.mul_(each) if type(each) is not float or each != 1 else in_x
             elif residual.dtype == ctx.dtype or recorded:  # autograd rounds what it records itself
                 in_x = residual * each
             else:
                 in_x = scaled(each, residual, ctx.dtype)
         if onward is not None:
             own = (saved[0], *call.settings, int(True))
+            if call.share > 1:
+                onward, known["residual"] = onward / call.share, known["residual"] * call.share
             known |= dict(zip(operation.own, own, strict=True), cotangent=onward)
             way = operation.onward
             more = way.kernel(call.backend, rows, *[known[name] for name in way.own])

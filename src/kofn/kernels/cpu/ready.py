@@ -96,9 +96,10 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return found
 
 
-def losses(rows: Rows, target: Tensor) -> Callable[[Tensor, Tensor, bool], Any]:
+def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any]:
     """Return the function of scores, a target as this one, and whether slopes are wanted, that
-    returns losses, p − t, and Σ(p − t)z; None if a row was given up, or several threads would work.
+    returns losses, (p − t)/share, for a power of 2, and Σ(p − t)z; None if a row was given up, or
+    several threads would work.
 
     It is for rows of any number: where most calls are of as many, even long ones wait for Python.
     """
@@ -111,6 +112,7 @@ def losses(rows: Rows, target: Tensor) -> Callable[[Tensor, Tensor, bool], Any]:
         plan = plan_of(COMPARE, kind, size, n, dense, answers, True, in_bytes)
         jobs.append((plan, *_words_of(rows, plan, kind)))
         jobs[-1][1][layout.BYTES] = in_bytes
+    jobs[True][1][layout.SHARE] = share if share > 1 else 0
 
     def found(x: Tensor, target: Tensor, learned: bool) -> Any:
         if count * n >= 2 * GRAIN and torch.get_num_threads() > 1:

@@ -172,6 +172,54 @@ def test_scores_are_not_kept(name):
     assert sum(each.numel() == x.numel() for each in kept) == 1 + (target.shape == x.shape)
 
 
+def test_slopes_take_the_memory_of_what_was_kept_for_them_alone():
+    kept = []
+    x, labels = rows(300, torch.float32)
+    x = x.requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda each: kept.append(each) or each, lambda each: each
+    ):
+        loss = losses.topk_loss(x, labels)
+    loss.backward(retain_graph=True)
+    first, places = x.grad, [each.data_ptr() for each in kept]
+    assert first.data_ptr() not in places
+    wanted = first.clone()
+    x.grad = None
+    loss.backward()
+    assert x.grad.data_ptr() in places
+    assert torch.equal(first, wanted)
+    assert torch.equal(x.grad, wanted)
+
+
+@pytest.mark.parametrize("name", ["softmax", "topk logistic"])
+def test_a_loss_and_its_slopes_are_differentiated_together(name, monkeypatch):
+    """Both cotangents come at once, and the last time."""
+    x, labels = rows(300, torch.float32)
+
+    def of_both():
+        leaf = x.clone().requires_grad_()
+        loss = LOSSES[name](leaf, labels)
+        (slopes,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        (loss + (slopes * slopes.detach().cos()).sum()).backward()
+        return leaf.grad
+
+    found = of_both()
+    long_way(monkeypatch)
+    assert torch.equal(found, of_both())
+
+
+def test_slopes_that_are_recorded_keep_what_they_are_made_of():
+    x, labels = rows(300, torch.float32)
+    x = x.requires_grad_()
+    by = torch.tensor(2.0, requires_grad=True)
+    loss = losses.topk_loss(x, labels)
+    (slopes,) = torch.autograd.grad(loss, x, by, create_graph=True)
+    (plain,) = torch.autograd.grad(loss, x)
+    (in_by,) = torch.autograd.grad((slopes * labels[:, None]).sum(), by)
+    torch.testing.assert_close(in_by, (plain * labels[:, None]).sum())
+    assert torch.equal(2 * plain, slopes)
+
+
 def test_calls_that_are_kept_are_few(monkeypatch):
     monkeypatch.setattr(labelled, "MOST", 2)
     for n in range(2, 7):

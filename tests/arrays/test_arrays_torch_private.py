@@ -17,6 +17,7 @@ WITHOUT = """
         (torch._C._functorch, "is_legacy_batchedtensor"),
         (torch._C, "_len_torch_dispatch_stack"),
         (torch._C, "_current_graph_task_id"),
+        (torch._C._autograd, "_get_current_graph_task_keep_graph"),
         (forward_ad, "_current_level"),
     ):
         delattr(home, name)

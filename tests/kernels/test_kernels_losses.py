@@ -181,6 +181,27 @@ def test_a_target_of_any_dtype_counts_its_labels(n, dtype):
         torch.testing.assert_close(leaf.grad.double(), p - hot.double(), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [130, 512, 1100, 70_000])
+def test_a_label_is_a_target_of_one_one(n, dtype):
+    """At the ends of a row, of its blocks and of its parts, far above the others and far below."""
+    at = [i for i in (0, 129, 511, 512, 513, 1023, 1024, 65_535, 65_536, n - 1) if i < n]
+    labels = torch.tensor(at)
+    x = torch.randn(len(at), n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    x[1, at[1]], x[2, at[2]] = 30.0, -30.0
+    temperature = torch.linspace(0.5, 2.0, len(at), dtype=dtype)
+    found, marks = [], F.one_hot(labels, n)
+    for target, kind in ((labels, dtype), (marks, torch.float64)):
+        leaves = [each.to(kind).requires_grad_() for each in (x, temperature)]
+        loss = losses.topk_loss(leaves[0], target, temperature=leaves[1], reduction="none")
+        slopes = torch.autograd.grad(loss.sum(), leaves)
+        alone = losses.topk_loss(leaves[0].detach(), target, temperature=temperature.to(kind))
+        found.append([each.double() for each in (loss, alone, *slopes)])
+    eps = torch.finfo(dtype).eps
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=16 * eps, atol=8 * eps)
+
+
 def test_a_boolean_target_and_no_gradient_take_little_memory():
     x, hot = hot_rows(131_072)
     losses.topk_loss(x, hot)  # compiles

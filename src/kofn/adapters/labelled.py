@@ -15,7 +15,7 @@ from typing import Any
 from kofn import kernels, links
 from kofn.arrays import torch as of_torch
 from kofn.links import table
-from kofn.operations.losses import LOSS
+from kofn.operations.losses import LOSS, together
 from kofn.operations.operation import Operation
 from kofn.rows.given import ONE, given_for_kernels
 from kofn.rows.numbers import NUMBERS
@@ -56,12 +56,12 @@ def reduced(
     if type(link[0]) is not str or type(link[1]) not in (*NUMBERS, type(None)):
         return None
     own = is_labels, settings, link, temperature, reduction, ignore_index, k
-    key = operation, shape, scores.dtype, *own
+    key = operation, shape, scores.dtype, dtype, *own
     call: Any = _kept.get(key)
     if call is None:
         if len(_kept) >= MOST:
             _kept.clear()
-        _kept[key] = call = _call_of(operation, scores, *own) or False
+        _kept[key] = call = _call_of(operation, scores, target, *own) or False
     if not call:
         return None
     if scores.requires_grad and torch.is_grad_enabled():
@@ -71,7 +71,7 @@ def reduced(
 
 
 def _call_of(
-    operation: Operation, scores: Any, is_labels: bool, settings: Any, link: Any,
+    operation: Operation, scores: Any, target: Any, is_labels: bool, settings: Any, link: Any,
     temperature: Any, reduction: str, ignored: int, k: Any,
 ) -> Any:  # fmt: skip
     """Return a Call of torch/labelled.py for such arguments; None if they do not make one."""
@@ -94,4 +94,13 @@ def _call_of(
         return None
     make = import_module(f"{__package__}.torch.labelled").Call
     count = math.prod(shape[:-1]) if reduction == "mean" else 1
-    return make(operation, backend, operation.of.without_tensors(given), settings, count)
+    left = operation.of.without_tensors(given)
+    if operation is not LOSS:
+        return make(operation, operation.kernel, backend, left, settings, count)
+    each, share, ready = None, 1, kernels.ready()
+    if scores.itemsize > 2 and math.prod(shape[:-1]) <= ready.MOST:
+        # Products with powers of 2 have no rounding, whatever comes first.
+        share = count if temperature == 1 and count & (count - 1) == 0 else 1
+        rows = ready.Rows(tuple(shape), scores.itemsize, *map(float, given[1:3]), given.link)
+        each = ready.losses(rows, target, share)
+    return make(operation, together, backend, left, settings, count, each, share)

@@ -12,6 +12,7 @@ from kofn.arrays import torch as of_torch
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.keys import keys_of, with_one_nan, without_negative_zeros
 from kofn.arrays.kinds import (
+    LEAST_IN_PLAY,
     Array,
     cast,
     contiguous,
@@ -306,7 +307,7 @@ def without_deleted(scores: ArrayT) -> ArrayT:
     """
     if is_at_hand(scores) and 0 not in scores.shape:
         least = (scores.detach() if is_torch(scores) else scores).min()
-        if bool((least == least) & ~deleted(least)):
+        if float(least) > LEAST_IN_PLAY[dtype_name(scores)]:
             return contiguous(scores) if scores.ndim else scores
     return namespace(scores).where(deleted(scores), -math.inf, scores)
 

@@ -43,6 +43,23 @@ def loss_and_slopes(
 
     k is the sum of a target of weights. If `likely`, the losses are −log p of labels.
     """
+    loss, residual, lever, in_alpha = _together(backend, given, target, likely, slopes, of_alpha)
+    if not slopes:
+        return _own(loss), None, None, in_alpha
+    if likely and type(given.temperature) is not float:
+        in_t = from_labels(given.scores, target, residual) / given.temperature
+        return _own(loss), residual, in_t, in_alpha
+    return _own(loss), residual, _own(lever), in_alpha
+
+
+def together(backend: Backend, given: Given, target: Array, likely: int, slopes: int) -> Any:
+    """Return the same as parts of one array, which no operator may answer."""
+    return _together(backend, given, target, likely, slopes, 0)[:3]
+
+
+def _together(
+    backend: Backend, given: Given, target: Array, likely: int, slopes: int, of_alpha: int
+) -> tuple[Array, Any, Array, Any]:
     x, k, temperature, link = given[:4]
     if target.ndim == x.ndim:
         target = target_of(x, target)
@@ -55,12 +72,7 @@ def loss_and_slopes(
             target = as_numbers(target, wide.scores.dtype)
             wide = wide._replace(k=namespace(x).sum(target, axis=-1))
         losses, residual, *in_alpha = _by_parts(backend, wide, target, bool(likely), wanted)
-    in_alpha = in_alpha or [None]
-    if not slopes:
-        return _own(losses[0]), None, None, *in_alpha
-    if likely and type(temperature) is not float:
-        return _own(losses[0]), residual, from_labels(x, target, residual) / temperature, *in_alpha
-    return _own(losses[0]), residual, _own(losses[1]), *in_alpha
+    return losses[0], residual, losses[1], in_alpha[0] if in_alpha else None
 
 
 def _own(part: Array) -> Array:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.torch import eager
-from kofn.arrays.torch.state import is_eager
+from kofn.arrays.torch.state import is_eager, is_last, put
 from kofn.operations.losses import scaled
 from kofn.operations.operation import Operation
 
@@ -22,10 +22,17 @@ class Call(NamedTuple):
     """
 
     operation: Operation
+    kernel: Callable[..., Any]
+    """Its kernel, or one with answers that share memory."""
     backend: Any
     rows: Any  # without their tensors
     settings: Sequence[Any]
     divisor: int  # what the sum of the losses is divided by
+    ready: Callable[..., Any] | None = None
+    """Its kernel for such calls (kernels/cpu/ready.py), which answers None where it does not serve.
+    """
+    share: int = 1
+    """What p − t is divided by already, a power of 2."""
 
     def answers(self, x: Any, target: Any, learned: bool) -> Any:
         """Return (the reduced loss, and what the operation answers).
@@ -36,16 +43,24 @@ class Call(NamedTuple):
             least, most = target.aminmax()
             if least.item() < 0 or most.item() >= x.shape[-1]:
                 return None
-        rows = self.operation.of.with_tensors(self.rows, (x,))
-        wanted = (int(learned),) if self.operation.has_slopes else ()
-        answers = self.operation.kernel(self.backend, rows, target, *self.settings, *wanted)
+        answers = None if self.ready is None else self.ready(x, target, learned)
+        if answers is None:
+            rows = self.operation.of.with_tensors(self.rows, (x,))
+            wanted = (int(learned),) if self.operation.has_slopes else ()
+            answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
+            if self.share > 1 and learned:
+                answers[1].div_(self.share)
         total = answers[0].sum()
-        if not math.isfinite(total.item()):
+        value = total.item()
+        if not math.isfinite(value):
             return None
         if target.ndim == x.ndim and not answers[0].min().item() > 0:
             return None
-        total = total if self.operation.has_slopes else total.neg_()
-        return total if self.divisor == 1 else total.div_(self.divisor), answers
+        if self.operation.has_slopes and self.divisor != 1:
+            put(total, value / self.divisor)
+        elif not self.operation.has_slopes:
+            put(total, value / -self.divisor)
+        return total, answers
 
     def applied(self, x: Tensor, target: Tensor) -> Any:
         """Return the reduced loss, which autograd records; or None."""
@@ -64,7 +79,7 @@ class _Reduced(torch.autograd.Function):
         if answers is None:
             return None, None
         whole, kept = answers
-        ctx.call, ctx.dtype = call, x.dtype
+        ctx.call, ctx.dtype, ctx.is_own = call, x.dtype, True  # whether no other node keeps p − t
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(target, *map(kept.__getitem__, call.operation.kept))
         return whole, kept[1]
@@ -75,14 +90,26 @@ class _Reduced(torch.autograd.Function):
         operation, rows = call.operation, call.rows
         known = dict(zip(operation.names_kept, saved[1:], strict=True))
         if cotangent is not None:
-            each = cotangent if call.divisor == 1 else cotangent / call.divisor
-            each = each if rows.temperature == 1.0 else each / rows.temperature
-            residual = known["residual"]
-            # Autograd rounds what it records itself, to 16 bits.
-            as_it_is = residual.dtype == ctx.dtype or torch.is_grad_enabled()
-            in_x = residual * each if as_it_is else scaled(each, residual, ctx.dtype)
+            residual, recorded = known["residual"], torch.is_grad_enabled()
+            ctx.is_own = ctx.is_own and not recorded and onward is None
+            last = residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent)
+            each, divisor = cotangent, call.divisor // call.share
+            if last and rows.temperature == 1.0:  # a quotient that is rounded when it multiplies
+                each = cotangent.item() / divisor
+            else:
+                each = each if divisor == 1 else each / divisor
+                each = each if rows.temperature == 1.0 else each / rows.temperature
+            if last:
+                in_x = residual.detach()
+                in_x = in_x.mul_(each) if type(each) is not float or each != 1 else in_x
+            elif residual.dtype == ctx.dtype or recorded:  # autograd rounds what it records itself
+                in_x = residual * each
+            else:
+                in_x = scaled(each, residual, ctx.dtype)
         if onward is not None:
             own = (saved[0], *call.settings, int(True))
+            if call.share > 1:
+                onward, known["residual"] = onward / call.share, known["residual"] * call.share
             known |= dict(zip(operation.own, own, strict=True), cotangent=onward)
             way = operation.onward
             more = way.kernel(call.backend, rows, *[known[name] for name in way.own])

@@ -48,6 +48,14 @@ def is_mapped(x: Tensor) -> bool:
     return _is_mapped is not None and is_transformed() and bool(_is_mapped(x))
 
 
+_keeps_graph = _test(getattr(torch._C, "_autograd", None), "_get_current_graph_task_keep_graph")
+
+
+def keeps_graph() -> bool:
+    """Return whether the way back under way may be gone again, with what was kept for it."""
+    return bool(_keeps_graph())
+
+
 def makes_graph() -> bool:
     """Return whether make_fx records operations; without the name, it may record a seed."""
     fx = sys.modules.get("torch.fx.experimental.proxy_tensor")

@@ -18,7 +18,7 @@ from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, GRAIN, plan_of
+from kofn.kernels.cpu.rows.launch import AFTER, COMPARE, FORWARD, GRAIN, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import per_row, rooms
@@ -95,6 +95,43 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         cotangent, slopes = cotangent.resolve_neg().contiguous(), torch.empty_like(x)
         pull_back(x, theta, slopes.data_ptr(), cotangent.data_ptr())
         return slopes
+
+    return found
+
+
+def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any]:
+    """Return the function of scores, a target as this one, and whether slopes are wanted, that
+    returns losses, (p − t)/share, for a power of 2, and Σ(p − t)z; None if a row was given up, or
+    several threads would work.
+
+    It is for rows of any number: where most calls are of as many, even long ones wait for Python.
+    """
+    (*batch, n), size, dense = rows.shape, rows.size, target.ndim == len(rows.shape)
+    count, in_bytes, alpha = prod(batch), target.itemsize == 1, rows.link.alpha or 0.0
+    short, kind = n <= abreast_up_to(), kind_of(rows.link)
+    assert kind is not None  # the caller has asked for kernels
+    which, jobs = layout.G if dense else layout.LABELS, []
+    for answers in (short, True):
+        plan = plan_of(COMPARE, kind, size, n, dense, answers, True, in_bytes)
+        jobs.append((plan, *_words_of(rows, plan, kind)))
+        jobs[-1][1][layout.BYTES] = in_bytes
+    jobs[True][1][layout.SHARE] = share if share > 1 else 0
+
+    def found(x: Tensor, target: Tensor, learned: bool) -> Any:
+        if count * n >= 2 * GRAIN and torch.get_num_threads() > 1:
+            return None
+        plan, words, _ = jobs[learned]
+        x, target, job = x.resolve_neg().contiguous(), target.resolve_neg().contiguous(), words[:]
+        loss, lever = x.new_empty(batch), x.new_empty(batch)
+        residual = torch.empty_like(x) if learned or short else None
+        own, scratch = rooms(1, plan.width, count, plan.cleared)
+        job[layout.X], job[which] = x.data_ptr(), target.data_ptr()
+        job[layout.OUT] = 0 if residual is None else residual.data_ptr()
+        job[layout.ONE], job[layout.TWO] = loss.data_ptr(), lever.data_ptr()
+        if dense:  # k is the sum of the target, which is written there
+            job[layout.K] = scratch + 8 * plan.width
+        plan.run(job.buffer_info()[0], scratch, alpha, True)
+        return None if job[layout.GIVEN_UP] or own is None else (loss, residual, lever)
 
     return found
 
@@ -280,17 +317,23 @@ def _few(rows: Rows) -> Rows:
 
 def _rows_part(rows: Rows, answers: bool, back: bool = False) -> Any:
     """Return a kernel of rows, of which only addresses are to be written, as launch.deal has it."""
-    (*batch, n), size = rows.shape, rows.size
-    count, kind = prod(batch), kind_of(rows.link)
+    n, size, kind = rows.shape[-1], rows.size, kind_of(rows.link)
     assert kind is not None  # the caller has asked for kernels
     plan = plan_of(AFTER if back else FORWARD, kind, size, n, back, answers, not back)
-    words = array("q", bytes(8 * layout.WORDS))
+    words, kept = _words_of(rows, plan, kind)
+    return _Part(plan.address, words, plan.width, (*kept, plan))
+
+
+def _words_of(rows: Rows, plan: Any, kind: int) -> tuple[array[int], Any]:
+    """Return the words of a job but for the addresses of arrays; and k and T, which are kept."""
+    (*batch, n), size, words = rows.shape, rows.size, array("q", bytes(8 * layout.WORDS))
+    count = prod(batch)
     k, words[layout.K] = per_row(rows.k, _UNUSED, count, size)
     temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, count, size)
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
     words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.PASSES] = plan.passes_at
-    return _Part(plan.address, words, plan.width, (k, temperature, plan))
+    return words, (k, temperature)
 
 
 def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool]:

@@ -45,34 +45,57 @@ def loss(kind: int, number: Any) -> Pass:
 def written_loss(kind: int, number: Any) -> Pass:
     """Do as `write` and then `loss` do of a row of finite scores in play, by what was prepared.
 
-    Σ(p − t), Σ of the terms, #soft, Σw, Σwz, Σ(p − t)(x − mean)/T. Of eight terms one logarithm
+    Σ(p − t), Σ of the terms, #soft, Σw, Σwz, Σ(p − t)(x − pivot)/T. Of eight terms one logarithm
     is taken, that of a product Π(1 + e): its part beyond 1 is kept, which has the digits of each.
     """
+    return _written_loss(kind, number, False)
+
+
+def written_label_loss(kind: int, number: Any) -> Pass:
+    """The same for a target of one 1, at the score that is the pivot, given by its address."""
+    return _written_loss(kind, number, True)
+
+
+def _written_loss(kind: int, number: Any, labelled: bool) -> Pass:
+    size = number(0).itemsize
 
     @in_loop
-    def entry(x, t, kept, hi, lo, per_t, by, inverse, mean):
+    def entry(x, t, kept, hi, lo, per_t, by, inverse, pivot):
         z = distance(x, hi, lo, per_t)
         tail_, upper, w, _ = tail(kind, kept, by, inverse, by)
         residual = (number(1) - tail_ if upper else tail_) - t
-        soft = number(0) if (t == number(0)) | (t == number(1)) else number(1)
+        hard = labelled | (t == number(0)) | (t == number(1))
         missed = (number(1) - t if upper else -t) * z
-        apart = (x - mean) * per_t
-        return odds(kind, kept, by), residual, (missed, soft, w, w * z, residual * apart)
+        apart = (x - pivot) * per_t
+        terms = missed, number(0) if hard else number(1), w, w * z, residual * apart
+        return odds(kind, kept, by), residual, terms
 
-    def one_pass(x, g, out, n, sums, hi, lo, per_t, by, mean):
+    def one_pass(x, g, out, n, sums, hi, lo, per_t, by, pivot):
         widest_vectors()
         scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
         answers, zero, one = carray(pointer(out), n, number), number(0), number(1)
         each = carray(pointer(block(zero)), BLOCK, number)
-        by_, apart = number(by), BLOCK // 8
-        at = number(hi), number(lo), number(per_t), by_, one / by_, number(mean)
+        marks = carray(pointer(block(zero)), BLOCK, number)
+        by_, apart, pivot_, own = number(by), BLOCK // 8, number(pivot), np.int64(-1)
+        if labelled:
+            pivot_ = carray(pointer(np.int64(pivot)), 1, number)[0]
+            own = (np.int64(pivot) - x) // size
+            marks[:] = zero
+        at = number(hi), number(lo), number(per_t), by_, one / by_, pivot_
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, ts, ps = scores[start:stop], targets[start:stop], answers[start:stop]
+            marked = start <= own < stop
+            if labelled:
+                ts = marks[: xs.size]
+                if marked:
+                    marks[own - start] = one
             totals = zero, zero, zero, zero, zero
             for i in range(xs.size):
                 e, residual, terms = entry(xs[i], ts[i], ps[i], *at)
                 each[i], ps[i], totals = e, residual, plus(totals, terms)
+            if marked:
+                marks[own - start] = zero
             for i in range(xs.size, BLOCK):
                 each[i] = zero
             logs = zero
@@ -81,7 +104,8 @@ def written_loss(kind: int, number: Any) -> Pass:
                 for j in range(1, 8):
                     beyond += each[i + j * apart] * (one + beyond)
                 logs += log_beyond(beyond)
-            add_to(sums, (added(ps), totals[0] + logs, *totals[1:]))
+            loss_ = np.float64(totals[0]) + np.float64(logs)
+            add_to(sums, (added(ps), loss_, *totals[1:]))
 
     return one_pass
 

@@ -18,6 +18,7 @@ from kofn.kernels.cpu.rows.lanes import (
     SUMMED,
     copy_all,
     keep,
+    load,
     nth,
     part,
     pass_over,
@@ -81,7 +82,7 @@ def weights(group, lanes, wanted, labels, at_once):
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
     if wanted:
-        left = _compare(group, lanes, checked) if at_once else ALL
+        left = _compare(group, lanes, checked, labels) if at_once else ALL
         _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
@@ -237,31 +238,37 @@ def _write(group, lanes, which):
 
 
 @plain
-def _compare(group, lanes, checked):
+def _compare(group, lanes, checked, labels):
     """Write p − t at θ, with what a loss needs; return the rows left to others, by their bits.
 
     The sum of p − t shows how far Σp is from k, the sum of t. Targets that are soft lack their Ω.
     """
     row, left = group.row, 0
     most = MISSED_SINGLE if row.size == 4 else MISSED_DOUBLE
+    which = layout.WRITTEN_LABEL_LOSS if labels else layout.WRITTEN_LOSS
     for r in range(group.count):
-        if lanes.state[r] != FOUND or lanes.strange[r] > 0 or is_close(lanes, r):
+        each, pivot = nth(group, r), rounded(lanes.mean[r], row.size)
+        label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
+        usual = lanes.state[r] == FOUND and not lanes.strange[r] > 0 and 0 <= label < row.n
+        if not usual or is_close(lanes, r):
             left |= 1 << r
             continue
         if lanes.fresh[r]:
-            pass_at(nth(group, r), lanes, layout.FIRST_EVALUATION)
+            pass_at(each, lanes, layout.FIRST_EVALUATION)
         hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
-        per_t, by, mean = lanes.per_t[r], lanes.by[r], rounded(lanes.mean[r], row.size)
-        sums = pass_over(nth(group, r), layout.WRITTEN_LOSS, hi, lo, per_t, by, mean)
+        per_t, rest = lanes.per_t[r], pivot
+        if labels:
+            pivot, rest = load(each.x, label, row.size), np.float64(each.x + label * row.size)
+        sums = pass_over(each, which, hi, lo, per_t, lanes.by[r], rest)
         lanes.total[r] = lanes.k[r] + sums[0]
         off = abs(sums[0]) > most * lanes.k[r] or (checked > 0 and _is_off(lanes, r))
         if off:
             lanes.fresh[r] = 1.0
             left |= 1 << r
             continue
-        pivot = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4])
+        mean = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4])
         lanes.compared[r], lanes.size[r] = 1.0, sums[2]
-        lanes.in_k[r], lanes.in_t[r] = sums[1], sums[5] - sums[0] * ((pivot - mean) * per_t)
+        lanes.in_k[r], lanes.in_t[r] = sums[1], sums[5] - sums[0] * ((mean - pivot) * per_t)
     return left
 
 

@@ -41,6 +41,8 @@ from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, 
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
+scale = loops.scale  # of rows that lie one after another again
+
 BLOCK = 16
 FEW = 4
 """Weights that are added in the precision of the scores: k is held against their sum."""

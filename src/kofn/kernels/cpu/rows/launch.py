@@ -77,7 +77,7 @@ def passes_of(
     if code is COMPARE:
         likely = kind == LIKELY
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
-        names += layout.WRITTEN * (cotangent and not short and kind in layout.WITH_ODDS)
+        names += (layout.WRITTEN[cotangent],) * (not short and kind in layout.WITH_ODDS)
         first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
@@ -271,7 +271,7 @@ def plan_of(
     single, keeps = max(size, 4), is_bounded(kind) and abreast_up_to() < n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
-    arrays /= 1 + (code is COMPARE and cotangent)  # a search takes as long for one row as for 16
+    arrays /= 1 + (code is COMPARE)  # a search takes as long for one row as for 16
     group = layout.together(n, arrays, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD

@@ -85,20 +85,22 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
     len(FORWARD)
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
-FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up")
-KEEP, SPREAD, SUM_UP = range(len(FORWARD), len(FORWARD_ROWS))
-"""Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax."""
+FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale")
+KEEP, SPREAD, SUM_UP, SCALE = range(len(FORWARD), len(FORWARD_ROWS))
+"""Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax;
+the share of a loss in a mean.
+"""
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
-WRITTEN = ("written_loss",)
-"""Weights and loss at once: of targets of weights and links with `odds`, where not abreast."""
+WRITTEN = "written_label_loss", "written_loss"
+"""Weights and loss at once, of a label or a target of weights: links with `odds`, not abreast."""
 LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LABEL_HAZARD, LABEL_WEIGH, LABEL_SCALE = range(3)  # of logarithms of labels
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
-WRITTEN_LOSS = len(FORWARD_ROWS) + len(TARGETS)
+WRITTEN_LABEL_LOSS, WRITTEN_LOSS = (len((*FORWARD_ROWS, *each)) for each in (LABELLED, TARGETS))
 LOG_WEIGH, LOG_SLOPE, LOG_LEVER = range(len(LOG_BACKWARD))
 LOG_BEND = len(LOG_BACKWARD)
 
@@ -108,9 +110,9 @@ ENTRIES, SETTLED, ROW = range(3)
 # The same for rows abreast, which are copied there and back. Those of a bounded link have nothing
 # to prepare: `approach` of lanes.py is in the place of the first evaluation.
 APPROACH = "approach"
-FORWARD_ABREAST = (*FORWARD, "bring", "give")
+FORWARD_ABREAST = (*FORWARD, "bring", "give", "scale")
 BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
-BRING, GIVE = range(len(FORWARD), len(FORWARD_ABREAST))
+BRING, GIVE, SCALE_ABREAST = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
@@ -126,6 +128,11 @@ BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, PASSES = range(4, 11)
 X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES = range(11, 25)
 WORDS = 25
+
+SHARE = LO
+"""Where losses find θ first: what p − t is divided by, a power of 2, for the slopes of their mean;
+0 if by nothing.
+"""
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
 # prepared where there is no memory of an answer to keep them in, targets that came as bytes, the

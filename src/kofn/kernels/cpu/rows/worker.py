@@ -121,8 +121,8 @@ def compare(job, own, first, last, alpha):
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
             wanted = words[layout.OUT] != 0 or not words[layout.LIKELY]
-            at_once = words[layout.G] != 0 and group.row.kind in layout.WITH_ODDS
-            at_once = at_once and not group.entries
+            at_once = group.row.kind in layout.WITH_ODDS and not group.entries
+            at_once = at_once and not words[layout.LIKELY]
             lost = not weights(group, lanes, wanted, labels, at_once)
         if words[layout.LIKELY]:
             lost |= likelihoods(group, lanes, labels, words[layout.OUT] != 0)
@@ -130,6 +130,7 @@ def compare(job, own, first, last, alpha):
             lost |= losses(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
             if words[layout.OUT]:
                 spread(group, lanes)
+                _share(group, 0 if words[layout.HI] else words[layout.SHARE])
         if lost:
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
         _write_two(words, own, start, group.count)
@@ -156,6 +157,14 @@ def label_logs(job, own, first, last, alpha):
         group = _searched(words, own, start, last, alpha)
         if label_cotangents(group, lanes, words[layout.LABELS] + 8 * start):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
+
+
+@plain
+def _share(group, parts):
+    """Divide what there is of p − t by so many parts, unless there are none."""
+    which = layout.SCALE_ABREAST if group.entries else layout.SCALE
+    for r in range(group.count if parts else 0):
+        pass_over(nth(group, r), which, 1 / parts, 0.0, 0.0, 0.0, 0.0)
 
 
 @plain

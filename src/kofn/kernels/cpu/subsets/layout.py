@@ -12,6 +12,9 @@ TOGETHER = 16  # nodes side by side, in others, which would pay for folding lane
 ABREAST, WIDE = 8, 16  # numbers of float64 and of float32 in a register
 BLOCK = 512
 MOST = 27  # nodes
+PLACED = 2 * TOGETHER  # places for them
+REAL, IMAG, SIN, VERSINE = range(4)
+"""The numbers of a node: sin ω, 1 − cos ω, and its share of Pr(N = k), a complex number."""
 
 SMALL = 32
 """The largest nodes of a tree, in coins, that lie side by side."""
@@ -23,7 +26,7 @@ NODES, WINDOW, FIRST, STARTS, STEP, APART = range(6)
 
 # A thread's own memory for sums, in words from the start: the numbers of each node, its products,
 # some nodes together, the sums of two; then as many numbers as there are entries.
-NODE, RE = 0, 8 * -(-MOST * 4 // 8)
+NODE, RE = 0, 4 * PLACED
 IM = RE + MOST * LANES
 TABLE = IM + MOST * LANES
 PAIRS = TABLE + 6 * TOGETHER

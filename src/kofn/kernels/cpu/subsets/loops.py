@@ -25,7 +25,18 @@ from kofn.kernels.cpu.runtime.vector_math import (
     widest_vectors,
 )
 from kofn.kernels.cpu.runtime.words import reach
-from kofn.kernels.cpu.subsets.layout import ABREAST, LANES, TOGETHER, WIDE
+from kofn.kernels.cpu.subsets.layout import (
+    ABREAST,
+    IMAG,
+    LANES,
+    MOST,
+    PLACED,
+    REAL,
+    SIN,
+    TOGETHER,
+    VERSINE,
+    WIDE,
+)
 
 each = njit(error_model="numpy", nogil=True, fastmath={"contract"})
 
@@ -121,19 +132,18 @@ def _pair(u, w, p, q):
 
 
 @each
-def multiply_fours(terms, flat):
-    """Multiply for TOGETHER nodes at once by the polynomials of `fours`.
+def multiply_fours(terms, node, first):
+    """Multiply TOGETHER nodes at once, from `first` on, by the polynomials of `fours`.
 
-    In `flat` is a product of each, then sin ω and 1 − cos ω. Half of the nodes are a register.
+    Half of the nodes are a register.
     """
     widest_vectors()
-    own = carray(vectors(flat[0]), (VECTORS, ABREAST), np.float64)
+    own = carray(vectors(node[0, 0]), (VECTORS, ABREAST), np.float64)
     for j in range(ABREAST):
-        own[0, j], own[1, j] = flat[j], flat[j + TOGETHER]
-        own[2, j], own[3, j] = flat[j + 2 * TOGETHER], flat[j + 3 * TOGETHER]
-        i = j + ABREAST
-        own[4, j], own[5, j] = flat[i], flat[i + TOGETHER]
-        own[6, j], own[7, j] = flat[i + 2 * TOGETHER], flat[i + 3 * TOGETHER]
+        i = first + j
+        own[0, j], own[1, j], own[2, j], own[3, j] = node[0, i], node[1, i], node[2, i], node[3, i]
+        i += ABREAST
+        own[4, j], own[5, j], own[6, j], own[7, j] = node[0, i], node[1, i], node[2, i], node[3, i]
     for start in range(0, terms.size, 8 * ABREAST):
         part = terms[start : start + 8 * ABREAST]
         for i in range(ABREAST):
@@ -150,9 +160,78 @@ def multiply_fours(terms, flat):
                 im = own[6, j] * (e + v * (f + v * (g + v * h)))
                 own[4, j], own[5, j] = x * re - y * im, x * im + y * re
     for j in range(ABREAST):
-        flat[j], flat[j + ABREAST] = own[0, j], own[4, j]
-        flat[j + TOGETHER], flat[j + TOGETHER + ABREAST] = own[1, j], own[5, j]
+        i = first + j
+        node[REAL, i], node[IMAG, i] = own[0, j], own[1, j]
+        node[REAL, i + ABREAST], node[IMAG, i + ABREAST] = own[4, j], own[5, j]
     never_unroll()
+
+
+@inline
+def _sine(x):
+    """sin πx for |x| ≤ ½, by its series."""
+    y = x * x
+    series = S5 + y * (S6 + y * (S7 + y * (S8 + y * (S9 + y * S10))))
+    return x * (S0 + y * (S1 + y * (S2 + y * (S3 + y * (S4 + y * series)))))
+
+
+S0, S1, S2, S3, S4, S5, S6, S7, S8, S9, S10 = (
+    (-1) ** i * math.pi ** (2 * i + 1) / math.factorial(2 * i + 1) for i in range(11)
+)
+NEAREST = 1.5 * 2.0**52  # added and taken off, it rounds to a whole number
+
+
+@each
+def place(node, number, offset, variance, negligible):
+    """Begin with the nodes that are not negligible of so many on the circle: what they count, times
+    the phase of `offset` heads. Return how many there are; others up to a multiple of TOGETHER
+    count 0.
+    """
+    widest_vectors()
+    each_turn, count = 1 / number, 0
+    for first in range(0, PLACED, TOGETHER):
+        if 2 * first >= number:
+            break
+        for j in range(TOGETHER):
+            h = first + j
+            turn = h * each_turn
+            sine, cosine = _sine(turn), _sine(0.5 - turn)
+            square = 2 * sine * sine
+            there = (2 * h < number) & (h < MOST) & (variance * square <= negligible)
+            # h·offset turns less whole ones, without rounding.
+            way = h * offset
+            half = (way - number * ((way * each_turn + NEAREST) - NEAREST)) * each_turn
+            away, along = _sine(half), _sine(0.5 - abs(half))
+            share = each_turn if h == 0 else 2 * each_turn  # the others stand for two nodes
+            share = share if there else 0.0
+            node[REAL, h], node[IMAG, h] = share * (1 - 2 * away * away), share * 2 * away * along
+            node[SIN, h] = 2 * sine * cosine if there else 0.0
+            node[VERSINE, h] = square if there else 0.0
+            count += 1 if there else 0
+    never_unroll()
+    return count
+
+
+@loop
+def settle(node, count, factors):
+    """Divide by Pr(N = k), the sum of the real parts, and return it. Write 1 − cos ω, and what
+    `shifts` multiplies by: r, and 1.
+    """
+    widest_vectors()
+    total = 0.0
+    for first in range(0, count, TOGETHER):
+        for j in range(TOGETHER):
+            total += node[REAL, first + j]
+    part = 1 / total
+    for first in range(0, count, TOGETHER):
+        for j in range(TOGETHER):
+            h = first + j
+            node[REAL, h] *= part
+            node[IMAG, h] *= part
+            versine = node[VERSINE, h]
+            factors[0, h], factors[1, h] = versine, versine * node[REAL, h]
+            factors[2, h] = node[SIN, h] * node[IMAG, h]
+    never_unroll()
+    return total
 
 
 @plain
@@ -183,7 +262,7 @@ def moments(u, w, r):
 
 
 @each
-def shifts(w, r, node, count, rho):
+def shifts(w, r, factors, count, rho):
     """Write (π − p)/w, the sum of −(r·(1 − cos ω)·Re c + sin ω·Im c)/D over nodes; whole LANES.
 
     Four registers of float32 entries go side by side, and their sums stay there.
@@ -197,13 +276,12 @@ def shifts(w, r, node, count, rho):
         for j in range(WIDE):
             own[0, j], own[1, j], own[2, j], own[3, j] = zero, zero, zero, zero
         for h in range(count):
-            versine = real(w[0], node[h, 1])
-            by_r, by_1 = real(w[0], node[h, 1] * node[h, 2]), real(w[0], node[h, 0] * node[h, 3])
+            at = factors[0, h], factors[1, h], factors[2, h]
             for j in range(WIDE):
-                own[0, j] -= _shift(ws[j], rs[j], versine, by_r, by_1)
-                own[1, j] -= _shift(ws[j + WIDE], rs[j + WIDE], versine, by_r, by_1)
-                own[2, j] -= _shift(ws[j + 2 * WIDE], rs[j + 2 * WIDE], versine, by_r, by_1)
-                own[3, j] -= _shift(ws[j + 3 * WIDE], rs[j + 3 * WIDE], versine, by_r, by_1)
+                own[0, j] -= _shift(ws[j], rs[j], *at)
+                own[1, j] -= _shift(ws[j + WIDE], rs[j + WIDE], *at)
+                own[2, j] -= _shift(ws[j + 2 * WIDE], rs[j + 2 * WIDE], *at)
+                own[3, j] -= _shift(ws[j + 3 * WIDE], rs[j + 3 * WIDE], *at)
         for j in range(WIDE):
             into[j], into[j + WIDE] = own[0, j], own[1, j]
             into[j + 2 * WIDE], into[j + 3 * WIDE] = own[2, j], own[3, j]
@@ -216,23 +294,48 @@ def _shift(w, r, versine, by_r, by_1):
 
 
 @each
-def finish(u, rho, out):
+def answer(u, factors, count, whole, out):
+    """Write the tails at N = k, or if `whole` the marginals; as `moments`, `shifts` and `finish`
+    do one after another.
+    """
     widest_vectors()
     zero, one = real(u[0], 0.0), real(u[0], 1.0)
-    for i in range(u.size):
-        p = u[i]
-        tail = abs(p)
-        answer = tail + p * (one - tail) * rho[i]
-        out[i] = min(max(answer, zero), one)
+    own = carray(vectors(one), (VECTORS, WIDE), u.dtype)
+    coin = carray(vectors(one), (VECTORS, WIDE), u.dtype)
+    for start in range(0, u.size, 4 * WIDE):
+        us, into = u[start : start + 4 * WIDE], out[start : start + 4 * WIDE]
+        for j in range(WIDE):
+            own[0, j], own[1, j], own[2, j], own[3, j] = zero, zero, zero, zero
+            coin[0, j], coin[4, j] = _moments(us[j])
+            coin[1, j], coin[5, j] = _moments(us[j + WIDE])
+            coin[2, j], coin[6, j] = _moments(us[j + 2 * WIDE])
+            coin[3, j], coin[7, j] = _moments(us[j + 3 * WIDE])
+        for h in range(count):
+            at = factors[0, h], factors[1, h], factors[2, h]
+            for j in range(WIDE):
+                own[0, j] -= _shift(coin[0, j], coin[4, j], *at)
+                own[1, j] -= _shift(coin[1, j], coin[5, j], *at)
+                own[2, j] -= _shift(coin[2, j], coin[6, j], *at)
+                own[3, j] -= _shift(coin[3, j], coin[7, j], *at)
+        for j in range(WIDE):
+            into[j] = _with_shift(us[j], own[0, j], whole)
+            into[j + WIDE] = _with_shift(us[j + WIDE], own[1, j], whole)
+            into[j + 2 * WIDE] = _with_shift(us[j + 2 * WIDE], own[2, j], whole)
+            into[j + 3 * WIDE] = _with_shift(us[j + 3 * WIDE], own[3, j], whole)
+    never_unroll()
 
 
-@each
-def complement(y, hi, lo, out):
-    """From tails to marginals."""
-    widest_vectors()
-    zero, one = real(y[0], 0.0), real(y[0], 1.0)
-    for i in range(y.size):
-        out[i] = one - out[i] if distance(y[i], hi, lo, one) > zero else out[i]
+@inline
+def _moments(p):
+    tail, one = abs(p), real(p, 1.0)
+    return tail * (one - tail), (one - (tail + tail)) if p >= real(p, 0.0) else tail + tail - one
+
+
+@inline
+def _with_shift(p, rho, whole):
+    tail, zero, one = abs(p), real(p, 0.0), real(p, 1.0)
+    tail = min(max(tail + p * (one - tail) * rho, zero), one)
+    return one - tail if whole & (math.copysign(one, p) < zero) else tail
 
 
 @each
@@ -267,11 +370,11 @@ def others(w, r, g, versine):
 
 
 @each
-def pairs(w, r, g, node, sums, out):
-    """Add Re[c·a(b − a·g)] of one node: (sin ω, 1 − cos ω, Re c, Im c) and the two sums of a·g."""
+def pairs(w, r, g, node, h, sums, out):
+    """Add Re[c·a(b − a·g)] of a node, with the two sums of a·g."""
     widest_vectors()
-    one, sin, versine = real(w[0], 1.0), real(w[0], node[0]), real(w[0], node[1])
-    real_part, imag_part = real(w[0], node[2]), real(w[0], node[3])
+    one, sin, versine = real(w[0], 1.0), real(w[0], node[SIN, h]), real(w[0], node[VERSINE, h])
+    real_part, imag_part = real(w[0], node[REAL, h]), real(w[0], node[IMAG, h])
     first, second = real(w[0], sums[0]), real(w[0], sums[1])
     for i in range(w.size):
         over = quotient(w[i], one - (w[i] + w[i]) * versine)

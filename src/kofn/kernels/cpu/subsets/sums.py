@@ -21,6 +21,7 @@ from kofn.kernels.cpu.subsets.layout import (
     ENTRIES,
     HI,
     IM,
+    IMAG,
     LANES,
     LO,
     MOST,
@@ -28,9 +29,13 @@ from kofn.kernels.cpu.subsets.layout import (
     OUT,
     PAIRS,
     PARTS,
+    PLACED,
     RE,
+    REAL,
+    SIN,
     TABLE,
     TOGETHER,
+    VERSINE,
     WHAT,
     K,
     N,
@@ -39,10 +44,9 @@ from kofn.kernels.cpu.subsets.layout import (
     padded,
 )
 from kofn.kernels.cpu.subsets.loops import (
+    answer,
     centred,
-    complement,
     diagonal,
-    finish,
     folded,
     fours,
     moments,
@@ -51,8 +55,10 @@ from kofn.kernels.cpu.subsets.loops import (
     multiply_nodes,
     others,
     pairs,
+    place,
     prepare,
     product,
+    settle,
     shifts,
 )
 
@@ -60,57 +66,49 @@ _padded = plain(padded)
 
 
 @plain
-def _turned(x, y, cosine, sine):
-    return x * cosine - y * sine, x * sine + y * cosine
+def _multiply(node, h, x, y):
+    a, b = node[REAL, h], node[IMAG, h]
+    node[REAL, h], node[IMAG, h] = a * x - b * y, a * y + b * x
 
 
 @plain
 def _products(u, node, count, re, im):
-    """Re and Im of Π t at each node."""
+    """Multiply what each node counts by Π t there."""
     re[:count], im[:count] = 1.0, 0.0
     for start in range(0, u.size, BLOCK):
         for h in range(count):
-            multiply(u[start : start + BLOCK], node[h, 0], node[h, 1], re[h], im[h])
+            part = u[start : start + BLOCK]
+            multiply(part, node[SIN, h], node[VERSINE, h], re[h], im[h])
     for h in range(count):
-        node[h, 2], node[h, 3] = folded(re[h], im[h])
+        x, y = folded(re[h], im[h])
+        _multiply(node, h, x, y)
 
 
 @plain
 def _products_of_short(u, node, count, table):
     for first in range(0, count, TOGETHER):
-        some = min(count - first, TOGETHER)
         for h in range(TOGETHER):
-            known = h < some
-            table[h], table[TOGETHER + h] = 1.0, 0.0
+            table[h], table[TOGETHER + h] = node[REAL, first + h], node[IMAG, first + h]
             table[2 * TOGETHER + h], table[3 * TOGETHER + h] = 1.0, 0.0
-            table[4 * TOGETHER + h] = node[first + h, 0] if known else 0.0
-            table[5 * TOGETHER + h] = node[first + h, 1] if known else 0.0
+            table[4 * TOGETHER + h] = node[SIN, first + h]
+            table[5 * TOGETHER + h] = node[VERSINE, first + h]
         multiply_nodes(u, table)
-        for h in range(some):
-            a, b = table[h], table[TOGETHER + h]
-            x, y = table[2 * TOGETHER + h], table[3 * TOGETHER + h]
-            node[first + h, 2], node[first + h, 3] = a * x - b * y, a * y + b * x
+        for h in range(TOGETHER):
+            node[REAL, first + h], node[IMAG, first + h] = table[h], table[TOGETHER + h]
+            _multiply(node, first + h, table[2 * TOGETHER + h], table[3 * TOGETHER + h])
 
 
 @plain
-def _products_by_fours(u, node, count, table, terms):
+def _products_by_fours(u, node, count, terms):
     """The same of float32 coins: polynomials in float64 lose none of their digits."""
     fours(u, terms)
     for first in range(0, count, TOGETHER):
-        some = min(count - first, TOGETHER)
-        for h in range(TOGETHER):
-            known = h < some
-            table[h], table[TOGETHER + h] = 1.0, 0.0
-            table[2 * TOGETHER + h] = node[first + h, 0] if known else 0.0
-            table[3 * TOGETHER + h] = node[first + h, 1] if known else 0.0
-        multiply_fours(terms, table)
-        for h in range(some):
-            node[first + h, 2], node[first + h, 3] = table[h], table[TOGETHER + h]
+        multiply_fours(terms, node, first)
 
 
 @plain
-def _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms):
-    """u, and per node (sin, 1 − cos, Re c, Im c); how many, Σpq and Pr(N = k) of n coins."""
+def _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms, factors):
+    """u, and the nodes; how many, Σpq and Pr(N = k) of n coins."""
     single = y.itemsize == 4
     variance, above = 0.0, 0.0
     for start in range(0, u.size, BLOCK):
@@ -120,33 +118,15 @@ def _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms):
     wide, least, negligible = (6.0, 10.0, 17.0) if single else (8.5, 14.0, 40.0)
     number = 2 * math.ceil((wide * math.sqrt(variance) + (least - 1)) / 2) + 1
     number = np.float64(min(number, n + 1 + n % 2))
-    # Turns are multiplied up, by half of ω, whose sine keeps the digits of 1 − cos ω.
-    half, turn = math.pi / number, 2 * math.pi * ((above - k) % number) / number
-    half_cos, half_sin = math.cos(half), math.sin(half)
-    turn_cos, turn_sin = math.cos(turn), math.sin(turn)
-    count, cosine, sine = 0, 1.0, 0.0
-    while count < MOST and 2 * count < number and variance * 2 * sine * sine <= negligible:
-        node[count, 0], node[count, 1] = 2 * sine * cosine, 2 * sine * sine
-        cosine, sine = _turned(cosine, sine, half_cos, half_sin)
-        count += 1
+    # The phase of each coin above ½, e^{iω}, less e^{iωk}.
+    count = place(node, number, above - k, variance, negligible)
     if n <= BLOCK and single:
-        _products_by_fours(u, node, count, table, terms)
+        _products_by_fours(u, node, count, terms)
     elif n <= BLOCK:
         _products_of_short(u, node, count, table)
     else:
         _products(u, node, count, re, im)
-    total, cosine, sine = 0.0, 1 / number, 0.0
-    for h in range(count):
-        # The rest of the phase: e^{iω} of each coin above ½, less e^{iωk}.
-        node[h, 2], node[h, 3] = _turned(node[h, 2], node[h, 3], cosine, sine)
-        total += node[h, 2]
-        cosine, sine = _turned(cosine, sine, turn_cos, turn_sin)
-        if h == 0:
-            cosine, sine = 2 * cosine, 2 * sine  # the others stand for two nodes
-    for h in range(count):
-        node[h, 2] /= total
-        node[h, 3] /= total
-    return count, variance, total
+    return count, variance, settle(node, count, factors)
 
 
 @plain
@@ -169,23 +149,14 @@ def _close(y, hi, k, what, out):
 
 
 @plain
-def _shifts(u, node, count, w, r, rho):
+def _shifts(u, factors, count, w, r, rho):
     """pq, q − p and (π − p)/pq of one block."""
     moments(u, w, r)
-    shifts(w, r, node, count, rho)
+    shifts(w, r, factors, count, rho)
 
 
 @plain
-def _tails(u, node, count, part, out):
-    for start in range(0, u.size, BLOCK):
-        block = u[start : start + BLOCK]
-        w, r, rho = part[0, : block.size], part[1, : block.size], part[2, : block.size]
-        _shifts(block, node, count, w, r, rho)
-        finish(block, rho, out[start : start + BLOCK])
-
-
-@plain
-def _covariance(y, u, v, node, count, variance, part, sums, out):
+def _covariance(y, u, v, node, factors, count, variance, part, sums, out):
     n, mean = y.size, 0.0
     for h in range(count):
         sums[h, 0], sums[h, 1] = 0.0, 0.0
@@ -200,20 +171,20 @@ def _covariance(y, u, v, node, count, variance, part, sums, out):
                 moments(block, w, r)
                 total += product(w, g)
                 continue
-            _shifts(block, node, count, w, r, rho)
+            _shifts(block, factors, count, w, r, rho)
             if turn == 1:
                 for i in range(m):
                     rho[i] *= w[i]
                 total += product(rho, g)
                 for h in range(count):
-                    terms = others(w, r, g, real(w[0], node[h, 1]))
-                    sums[h, 0] -= terms[0] * node[h, 1]
-                    sums[h, 1] += terms[1] * node[h, 0]
+                    terms = others(w, r, g, real(w[0], node[VERSINE, h]))
+                    sums[h, 0] -= terms[0] * node[VERSINE, h]
+                    sums[h, 1] += terms[1] * node[SIN, h]
                 continue
             into = out[start : start + m]
             into[:] = 0
             for h in range(count):
-                pairs(w, r, g, node[h], sums[h], into)
+                pairs(w, r, g, node, h, sums[h], into)
             diagonal(block, w, rho, g, real(w[0], total), into)
         if turn == 0:
             mean = total / variance if variance > 0 else 0.0
@@ -241,10 +212,11 @@ def serve(kind: int, number: Any) -> Any:
         los = carray(pointer(words[LO]), rows, number)
         ks = carray(pointer(words[K]), rows, number)
         outs = carray(pointer(words[OUT]), rows * per_row, number)
-        node = carray(pointer(own + 8 * NODE), (MOST, 4), np.float64)
+        node = carray(pointer(own + 8 * NODE), (4, PLACED), np.float64)
         re = carray(pointer(own + 8 * RE), (MOST, LANES), np.float64)
         im = carray(pointer(own + 8 * IM), (MOST, LANES), np.float64)
         table = carray(pointer(own + 8 * TABLE), 6 * TOGETHER, np.float64)
+        factors = carray(pointer(own + 8 * TABLE), (3, PLACED), number)  # after the table
         sums = carray(pointer(own + 8 * PAIRS), (MOST, 2), np.float64)
         part = carray(pointer(own + 8 * PARTS), (4, BLOCK), number)
         # Whole vectors only, so that equal logits meet the same instructions.
@@ -254,27 +226,27 @@ def serve(kind: int, number: Any) -> Any:
         u = room[3]
         for i in range(first, last):
             y, v, hi, lo = ys[i * n : (i + 1) * n], vs[i * n : (i + 1) * n], his[i], los[i]
-            answer = outs[i * per_row : (i + 1) * per_row]
+            into = outs[i * per_row : (i + 1) * per_row]
             if not abs(hi) < math.inf:
-                _close(y, hi, ks[i], what, answer)
+                _close(y, hi, ks[i], what, into)
                 continue
-            out = answer
+            out = into
             if full > n:
                 _copy(y, -math.inf, room[0])
                 _copy(v, 0.0, room[1])
                 y, v, out = room[0], room[1], room[2]
             k = np.float64(ks[i])
-            count, variance, total = _spectrum(y, n, hi, lo, u, k, node, re, im, table, terms)
+            count, variance, total = _spectrum(
+                y, n, hi, lo, u, k, node, re, im, table, terms, factors
+            )
             if what == LOG_COUNT:
-                answer[0] = math.log(total)
+                into[0] = math.log(total)
                 continue
             if what == COVARIANCE:
-                _covariance(y, u, v, node, count, variance, part, sums, out)
+                _covariance(y, u, v, node, factors, count, variance, part, sums, out)
             else:
-                _tails(u, node, count, part, out)
-                if what == MARGINALS:
-                    complement(y, hi, lo, out)
+                answer(u, factors, count, what == MARGINALS, out)
             if full > n:
-                _copy(out[:n], 0.0, answer)
+                _copy(out[:n], 0.0, into)
 
     return served(work)

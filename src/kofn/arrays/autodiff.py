@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,7 @@ def with_gradients_of(function: Callable[..., Any], *arguments: Any) -> Any:
 
     @zeros.defjvp
     @promoting
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         return zeros(*primals), jax.jvp(function, primals, tangents)[1]
 
     return zeros(*arguments)
@@ -122,7 +122,7 @@ def root_with_rule(
 
     @of.defjvp
     @promoting
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         (start, terms), (_, changes) = primals, tangents
         root = of(start, terms)
         change = jax.jvp(lambda terms: residual(root, terms), (terms,), (changes,))[1]
@@ -148,7 +148,7 @@ def function_by_slopes(
 
     @of.defjvp
     @promoting
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         z, _, constants = primals
         return of(*primals), change(z, constants, *tangents[:2])
 
@@ -168,7 +168,7 @@ def by_slope(function: Callable[[Any], Any], slope: Callable[[Any], Any], z: Arr
 
     @of.defjvp
     @promoting
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         return by_slope(function, slope, *primals), slope(*primals) * tangents[0]
 
     return of(z)

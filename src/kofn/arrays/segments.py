@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,7 +64,7 @@ def _jax_expand() -> Callable[[Array, Array], Array]:
 
     @expand.defjvp
     @promoting
-    def _(primals: Any, tangents: Any) -> Any:
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         per_row, ids = primals
         wide, change = _wide(per_row), tangents[0]
         if wide != per_row.dtype:

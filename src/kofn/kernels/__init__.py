@@ -39,7 +39,7 @@ class RowKernels(Protocol):
     """The numbers of contract.py whose links are served."""
 
     def weights(
-        self, x: Array, k: Array, temperature: Array, link: Any, single: bool = False
+        self, x: Array, k: Array, temperature: Array, link: Link, single: bool = False
     ) -> tuple[Array, Array, bool]:
         """Return (weights, θ, whether the kernel gave up on rows).
 

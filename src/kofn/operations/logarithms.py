@@ -97,7 +97,7 @@ def _at_labels(backend: Backend, given: Given, labels: Array) -> tuple[Array, Ar
 
 
 def _at_labels_back(
-    backend: Backend, given: Given, cotangent: Array, labels: Any, theta: Array
+    backend: Backend, given: Given, cotangent: Array, labels: Array, theta: Array
 ) -> tuple[Array, Array | None]:
     """Pull back by a kernel that knows the label alone, else by one of p, for ∂ log p = ∂p/p.
 

@@ -109,7 +109,7 @@ def target_of(x: Array, target: Array) -> Array:
     return cast(target, x.dtype if exact else compute_dtype(x))
 
 
-def from_labels(x: Any, labels: Any, residual: Any) -> Any:
+def from_labels(x: Any, labels: Array, residual: Any) -> Any:
     """Return Σ(p − t)(x − x_t): Σ(p − t) is 0, so the sum may be taken from any score."""
     x = cast(x, residual.dtype)
     apart = (x - x.gather(-1, labels[..., None])).masked_fill(residual == 0, 0.0)

@@ -62,7 +62,7 @@ def differentiate(linear: Linear) -> None:
 
 
 def pushed(
-    linear: Linear, numbers: Sequence[jax.Array], tangents: Any, settings: Settings
+    linear: Linear, numbers: Sequence[jax.Array], tangents: Sequence[Any], settings: Settings
 ) -> jax.Array:
     """Return the tangent of the answer, from all numbers and the tangents of the moving ones."""
     filled = map(ad.instantiate_zeros, tangents)
@@ -84,7 +84,7 @@ def linear_jvp(
     numbers: int,
     code: Callable[..., Any] | None,
     primals: Sequence[jax.Array],
-    tangents: Any,
+    tangents: Sequence[Any],
     *,
     settings: Settings,
 ) -> Any:
@@ -138,7 +138,7 @@ def _push_transposed(linear: Linear, cotangents: Any, *arrays: Any, settings: Se
 
 
 def _pull_transposed(
-    linear: Linear, pull: Pull, cotangents: Any, *arrays: Any, settings: Settings
+    linear: Linear, pull: Pull, cotangents: Sequence[Any], *arrays: Any, settings: Settings
 ) -> Any:
     fixed = arrays[: linear.numbers]
     given = dict(zip(pull.gives, cotangents, strict=True))

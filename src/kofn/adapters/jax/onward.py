@@ -137,12 +137,12 @@ def _with_long_labels(site: Site, values: Any) -> tuple[Site, Any]:
     return site._replace(context=context), (*before, pairs)
 
 
-def _alone_jvp(pair: Pair, primals: Arrays, tangents: Any, *, settings: Settings) -> Any:
+def _alone_jvp(pair: Pair, primals: Arrays, tangents: Sequence[Any], *, settings: Settings) -> Any:
     both = bind(pair.both, *primals, settings=settings)
     return both[2:3], [_tangent(pair, primals, both, tangents)]
 
 
-def _tangent(pair: Pair, primals: Arrays, both: Arrays, tangents: Any) -> jax.Array:
+def _tangent(pair: Pair, primals: Arrays, both: Arrays, tangents: Sequence[Any]) -> jax.Array:
     """Return Σ(p − t)·dz with z = (x − θ)/T; θ and k add 0, because Σp is Σt.
 
     So any number may stand for θ, as in pivot.py: the mean of x in the weights |p − t|. Where a
@@ -177,7 +177,7 @@ def _pivot(*both: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _both_jvp(
-    pair: Pair, code: _Code, primals: Arrays, tangents: Any, *, settings: Settings
+    pair: Pair, code: _Code, primals: Arrays, tangents: Sequence[Any], *, settings: Settings
 ) -> Any:
     both = hi, lo, loss, *_ = bind(pair.both, *primals, settings=settings)
     moves_as, rows = code.operation.moves_as, len(pair.names)

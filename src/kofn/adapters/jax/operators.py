@@ -68,7 +68,7 @@ class Site(NamedTuple):
         return self.context.avals_in
 
     def call(
-        self, attributes: Any, shapes: Any, values: Any, results: Any, over: Any = None
+        self, attributes: Any, shapes: Sequence[Any], values: Any, results: Any, over: Any = None
     ) -> Any:
         """Call the handler; the answer `over[i]` takes the memory of the argument i."""
         context = self.context.replace(avals_in=shapes, avals_out=results)
@@ -168,7 +168,7 @@ def _abstract(operator: Operator, *arrays: Any, settings: Settings) -> list[Any]
 
 
 def _batched(
-    operator: Operator, arrays: Sequence[jax.Array], axes: Any, *, settings: Settings
+    operator: Operator, arrays: Sequence[jax.Array], axes: Sequence[Any], *, settings: Settings
 ) -> tuple[list[jax.Array], tuple[int, ...]]:
     """Move the new dimension to the front; repeat the arrays that do not have it."""
     size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)

@@ -236,7 +236,7 @@ class _Code:
 
         return mlir.lower_fun(mended, multiple_results=True)(site.context, *values)
 
-    def settings(self, settings: Settings, tangents: Any) -> Settings:
+    def settings(self, settings: Settings, tangents: Sequence[Any]) -> Settings:
         """Return the settings for the tangent: constants have no cotangent by kernels."""
         constant = [tangents[self.names.index(name)] for name in self.operation.constant]
         learned = any(not isinstance(tangent, ad.Zero) for tangent in constant)

@@ -7,7 +7,7 @@ only sums, minima and maxima travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -64,7 +64,7 @@ def _rule(operator: Any, own: tuple[int, ...], values: Any) -> Any:
 
 
 def _without_padding(
-    arrays: Any, n: int, operator: Any, own: tuple[int, ...], over: AxisRows
+    arrays: Sequence[Any], n: int, operator: Any, own: tuple[int, ...], over: AxisRows
 ) -> list[jax.Array]:
     """Return the arrays without what XLA has filled up the last shards with."""
     here = arrays[0].shape[-1]

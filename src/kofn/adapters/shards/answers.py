@@ -129,7 +129,7 @@ def _needed(slope: Any, like: Tensor) -> Tensor | None:
 
 
 def _by_formula(
-    operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
+    operation: Operation, shards: Shards, v: Tensor, arrays: Sequence[Any], known: Sequence[Tensor]
 ) -> Grads:
     assert operation.pullback is not None
     rows, theta, kept = _known(operation, shards, known)
@@ -139,7 +139,7 @@ def _by_formula(
 
 
 def _by_graph(
-    operation: Operation, shards: Shards, v: Tensor, arrays: Any, known: Sequence[Tensor]
+    operation: Operation, shards: Shards, v: Tensor, arrays: Sequence[Any], known: Sequence[Tensor]
 ) -> Grads:
     tensors = SHARDS.tensors(shards)
     return _pulled_back(lambda: _by_array_code(operation, shards, arrays, known), tensors, v)
@@ -155,7 +155,7 @@ def _pulled_back(plain: Callable[[], Tensor], tensors: Sequence[Tensor], v: Tens
 
 
 def _by_array_code(
-    operation: Operation, shards: Shards, arrays: Any, known: Sequence[Tensor]
+    operation: Operation, shards: Shards, arrays: Sequence[Any], known: Sequence[Tensor]
 ) -> Tensor:
     """Return the answer as differentiable code, at a θ that is known."""
     rows, theta, kept = _known(operation, shards, known)

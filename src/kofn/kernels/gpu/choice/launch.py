@@ -177,7 +177,7 @@ def smooth_quantile_gradients(
     return first.add_(second)
 
 
-def _ranked(kernel: Any, of: Any, arrays: Any, *how: Any) -> None:
+def _ranked(kernel: Any, of: Any, arrays: Sequence[Any], *how: Any) -> None:
     count, n = arrays[2][0].numel(), of[-1]
     if count:
         shape = rows.shape_of(n)

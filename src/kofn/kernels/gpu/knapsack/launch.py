@@ -15,6 +15,7 @@ from kofn.kernels.gpu.rows import launch as rows
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.own import kind_of_rows
 from kofn.kernels.gpu.rows.own import why_not as why_not
+from kofn.links.link import Link
 
 REGISTERS = 255  # float64 takes two for a number
 BLOCK = 256  # entries at a time of long rows
@@ -28,7 +29,7 @@ def shape_of(n: int) -> tuple[int, int, int]:
 
 
 def weights(
-    x: Tensor, budget: Tensor, temperature: Tensor, link: Any, costs: Tensor
+    x: Tensor, budget: Tensor, temperature: Tensor, link: Link, costs: Tensor
 ) -> tuple[Tensor, Tensor, bool]:
     """Return (weights, θ as two floats, (2, …), False)."""
     x = rows.packed(x)
@@ -39,7 +40,7 @@ def weights(
 
 
 def price(
-    x: Tensor, budget: Tensor, temperature: Tensor, link: Any, costs: Tensor
+    x: Tensor, budget: Tensor, temperature: Tensor, link: Link, costs: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return (θ as it is answered, θ as two floats, (2, …))."""
     x = rows.packed(x)
@@ -50,14 +51,14 @@ def price(
 
 
 def threshold(
-    x: Tensor, budget: Tensor, temperature: Tensor, link: Any, costs: Tensor
+    x: Tensor, budget: Tensor, temperature: Tensor, link: Link, costs: Tensor
 ) -> tuple[Tensor, bool]:
     """Return (θ as two floats, (2, …), False)."""
     return price(x, budget, temperature, link, costs)[1], False
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Link,
     costs: Tensor, of_costs: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, bool]:  # fmt: skip
     """Return the cotangents of scores, of costs if wanted, of budget and temperature, (2, …), and
@@ -68,7 +69,7 @@ def gradients(
 
 
 def price_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Link,
     costs: Tensor, of_costs: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """Return the same from the cotangents of θ."""
@@ -77,7 +78,7 @@ def price_gradients(
 
 
 def _backward(
-    given: Given, cotangent: Tensor, link: Any, of_costs: bool, of_price: bool
+    given: Given, cotangent: Tensor, link: Link, of_costs: bool, of_price: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     x = given.x_at
     out, in_rows = rows.empty(x, x.shape), rows.empty(x, given.theta_at.shape)
@@ -89,7 +90,7 @@ def _backward(
 
 
 def values(
-    x: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Any, costs: Tensor
+    x: Tensor, theta: Tensor, budget: Tensor, temperature: Tensor, link: Link, costs: Tensor
 ) -> Tensor:
     """Return the values and their slopes in the temperature, (2, …), from θ."""
     x = rows.packed(x)
@@ -101,7 +102,7 @@ def values(
 
 def value_gradients(
     x: Tensor, cotangent: Tensor, weights: Tensor, theta: Tensor, in_t: Tensor,
-    budget: Tensor, temperature: Tensor, link: Any, costs: Tensor,
+    budget: Tensor, temperature: Tensor, link: Link, costs: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the cotangents of scores, of costs, and of budget and temperature, (2, …), from those
     of values.

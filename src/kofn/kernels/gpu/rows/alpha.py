@@ -11,10 +11,11 @@ from kofn.arrays.kinds import LEAST_IN_PLAY, dtype_name
 from kofn.arrays.torch.state import recording
 from kofn.arrays.typing import Number
 from kofn.links.alpha import in_alpha as by_weights
+from kofn.links.link import Link
 
 
 def in_alpha(
-    x: Tensor, cotangent: Tensor, theta: Tensor, temperature: Any, link: Any, *, logs: bool = False
+    x: Tensor, cotangent: Tensor, theta: Tensor, temperature: Any, link: Link, *, logs: bool = False
 ) -> Tensor:
     """Return the cotangent of the alpha of each row, whose θ is known as two floats.
 
@@ -29,13 +30,13 @@ def in_alpha(
     return (cotangents + 0 * theta[0].masked_fill(theta[0].isinf(), 0.0)).to(theta.dtype)
 
 
-def of_losses(x: Tensor, target: Tensor, theta: Tensor, temperature: Number, link: Any) -> Tensor:
+def of_losses(x: Tensor, target: Tensor, theta: Tensor, temperature: Number, link: Link) -> Tensor:
     """Return the derivatives in alpha at z of mean zero, where the loss does not move with θ."""
     link, z, constant = _placed(x, theta, temperature, link)
     return recording(_of_terms, link, z.masked_fill(constant, 0.0), target, constant)
 
 
-def _of_terms(link: Any, z: Tensor, target: Tensor, constant: Tensor) -> Tensor:
+def _of_terms(link: Link, z: Tensor, target: Tensor, constant: Tensor) -> Tensor:
     alpha = torch.as_tensor(link.alpha, dtype=z.dtype, device=z.device)
     alpha = alpha.expand(*z.shape[:-1], 1).detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -47,7 +48,7 @@ def _of_terms(link: Any, z: Tensor, target: Tensor, constant: Tensor) -> Tensor:
     return in_alphas[..., 0].float()
 
 
-def _placed(x: Tensor, theta: Tensor, temperature: Any, link: Any) -> tuple[Any, Tensor, Tensor]:
+def _placed(x: Tensor, theta: Tensor, temperature: Any, link: Link) -> tuple[Any, Tensor, Tensor]:
     """Return (link with an axis more, z, which scores do not move).
 
     Rows without a finite θ are counted from 0.

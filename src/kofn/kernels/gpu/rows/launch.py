@@ -26,6 +26,7 @@ from kofn.kernels.gpu.rows.many_programs import Parts
 from kofn.kernels.gpu.rows.one_program import Given
 from kofn.kernels.gpu.rows.own import kind_of_rows
 from kofn.kernels.gpu.rows.own import why_not as why_not
+from kofn.links.link import Link
 
 RATED = SERVED
 """The links whose `losses` rate rows."""
@@ -70,7 +71,7 @@ def _answer(kernel: Any, given: Given, link: Any, arrays: tuple[Any, ...], *more
         launch(kernel, programs, given, arrays, (*kind, shape.rows, shape.block, *more), options)
 
 
-def _known(name: str, given: Given, link: Any, *arrays: Any) -> None:
+def _known(name: str, given: Given, link: Link, *arrays: Any) -> None:
     """Launch a kernel of answers.py."""
     from kofn.kernels.gpu.rows import answers  # which a router alone does not need
 
@@ -78,7 +79,7 @@ def _known(name: str, given: Given, link: Any, *arrays: Any) -> None:
 
 
 def logarithms(
-    x: Tensor, weights: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
+    x: Tensor, weights: Tensor, theta: Tensor, k: Number, temperature: Number, link: Link
 ) -> Tensor:
     x = packed(x)
     out = empty(x, x.shape)
@@ -86,14 +87,14 @@ def logarithms(
     return out
 
 
-def log_weights(x: Tensor, k: Any, temperature: Any, link: Any) -> tuple[Tensor, Tensor, bool]:
+def log_weights(x: Tensor, k: Any, temperature: Any, link: Link) -> tuple[Tensor, Tensor, bool]:
     """Return (log p, θ, False)."""
     theta = threshold(x, k, temperature, link)[0]
     return logarithms(x, x, theta, k, temperature, link), theta, False
 
 
 def log_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Link,
     *, of_alpha: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return (cotangents of the scores; of the temperature, twice; False; of alpha)."""
@@ -108,7 +109,7 @@ def log_gradients(
 
 
 def threshold_gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Link
 ) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the scores, and of k and the temperature, (2, …), from one of θ."""
     x = packed(x)
@@ -118,7 +119,7 @@ def threshold_gradients(
     return in_x, in_rows
 
 
-def values(x: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any) -> Tensor:
+def values(x: Tensor, theta: Tensor, k: Number, temperature: Number, link: Link) -> Tensor:
     """Return S_k and its slopes in the temperature and in k, (3, …)."""
     out, x = empty(theta, (3, *theta.shape[1:])), packed(x)
     _known("values", _given(x, k, temperature, theta, link), link, out)
@@ -209,7 +210,7 @@ def _margins(name: str, given: Any, angle: tuple[float, float], ignored: int, *h
 
 
 def weights(
-    x: Tensor, k: Any, temperature: Any, link: Any, single: bool = False
+    x: Tensor, k: Any, temperature: Any, link: Link, single: bool = False
 ) -> tuple[Tensor, Tensor, bool]:
     """Return (weights, θ, False): (…, n) and two floats' worth, (2, …). No row is given up."""
     x = packed(x)
@@ -218,14 +219,14 @@ def weights(
 
 
 def threshold(
-    x: Tensor, k: Any, temperature: Any, link: Any, into: Tensor | None = None
+    x: Tensor, k: Any, temperature: Any, link: Link, into: Tensor | None = None
 ) -> tuple[Tensor, bool]:
     """Return (θ as two floats' worth, (2, …), False), in memory that is given."""
     return _forward(packed(x), k, temperature, link, None, into), False
 
 
 def _forward(
-    x: Tensor, k: Any, temperature: Any, link: Any, out: Tensor | None, theta: Tensor | None = None
+    x: Tensor, k: Any, temperature: Any, link: Link, out: Tensor | None, theta: Tensor | None = None
 ) -> Tensor:
     theta = empty(x, (2, *x.shape[:-1]), torch.float32) if theta is None else theta
     given = _given(x, k, temperature, theta, link)
@@ -241,7 +242,7 @@ def _forward(
     return theta
 
 
-def _forward_in_parts(given: Given, link: Any, out: Tensor | None) -> None:
+def _forward_in_parts(given: Given, link: Link, out: Tensor | None) -> None:
     part, parts = parts_of(given.n)
     rows, grid, kind = given.count, given.count * parts, kind_of_rows(link)
     every, block, options = power_of_2(parts), BLOCK, options_of(4)
@@ -265,7 +266,7 @@ def _sums(given: Given, parts: int) -> Parts:
 
 
 def gradients(
-    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Any,
+    x: Tensor, cotangent: Tensor, theta: Tensor, k: Number, temperature: Number, link: Link,
     *, of_alpha: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Cotangents of the scores, (…, n), and of k and temperature, (2, …); and of alpha, if
@@ -285,7 +286,7 @@ def gradients(
 
 
 def _backward_in_parts(
-    given: Given, link: Any, cotangent: Tensor, answers: tuple[Tensor, Tensor]
+    given: Given, link: Link, cotangent: Tensor, answers: tuple[Tensor, Tensor]
 ) -> None:
     part, parts = parts_of(given.n)
     grid, own, kind = given.count * parts, _sums(given, parts), kind_of_rows(link)

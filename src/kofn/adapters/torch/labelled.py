@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kofn.adapters.torch import eager
-from kofn.arrays.torch.state import is_eager, is_last, put
+from kofn.arrays.torch.state import cell, is_eager, is_last
 from kofn.operations.losses import scaled
 from kofn.operations.operation import Operation
 
@@ -51,15 +51,12 @@ class Call(NamedTuple):
             if self.share > 1 and learned:
                 answers[1].div_(self.share)
         total = answers[0].sum()
-        value = total.item()
-        if not math.isfinite(value):
+        of_all = cell(total)
+        if not math.isfinite(of_all.value):
             return None
         if target.ndim == x.ndim and not answers[0].min().item() > 0:
             return None
-        if self.operation.has_slopes and self.divisor != 1:
-            put(total, value / self.divisor)
-        elif not self.operation.has_slopes:
-            put(total, value / -self.divisor)
+        of_all.value /= self.divisor if self.operation.has_slopes else -self.divisor
         return total, answers
 
     def applied(self, x: Tensor, target: Tensor) -> Any:

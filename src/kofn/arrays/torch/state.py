@@ -116,13 +116,12 @@ def is_eager(x: Tensor) -> bool:
 _NUMBERS: dict[Any, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 
-def put(number: Tensor, value: float) -> None:
-    """Write over a new tensor of one number in main memory, as nobody has seen it yet.
+def cell(number: Tensor) -> Any:
+    """Return the memory of a new tensor of one number on a CPU, to read and to write its `value`.
 
-    By an operation it takes ten times as long, whose code has left the cache: as long as the whole
-    of one of them takes for a row of a hundred thousand entries.
+    Operations, whose code has left the cache after a pass over many rows, take ten times as long.
     """
-    _NUMBERS[number.dtype].from_address(number.data_ptr()).value = value
+    return _NUMBERS[number.dtype].from_address(number.data_ptr())
 
 
 def is_last(cotangent: Tensor) -> bool:

@@ -99,17 +99,20 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return found
 
 
-def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any]:
+def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any] | None:
     """Return the function of scores, a target as this one, and whether slopes are wanted, that
     returns losses, (p − t)/share, for a power of 2, and Σ(p − t)z; None if a row was given up, or
     several threads would work.
 
-    It is for rows of any number: where most calls are of as many, even long ones wait for Python.
+    It is for rows of any length: even long ones wait for Python. None if soft targets, which
+    weights may be, are for array code.
     """
     (*batch, n), size, dense = rows.shape, rows.size, target.ndim == len(rows.shape)
     count, in_bytes, alpha = prod(batch), target.itemsize == 1, rows.link.alpha or 0.0
     short, kind = n <= abreast_up_to(), kind_of(rows.link)
     assert kind is not None  # the caller has asked for kernels
+    if dense and kind not in layout.KNOWS_OMEGA:
+        return None
     which, jobs = layout.G if dense else layout.LABELS, []
     for answers in (short, True):
         plan = plan_of(COMPARE, kind, size, n, dense, answers, True, in_bytes)
@@ -123,7 +126,7 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
         plan, words, _ = jobs[learned]
         x, target, job = x.resolve_neg().contiguous(), target.resolve_neg().contiguous(), words[:]
         loss, lever = x.new_empty(batch), x.new_empty(batch)
-        residual = torch.empty_like(x) if learned or short else None
+        residual = x.new_empty(x.shape) if learned or short else None
         own, scratch = rooms(1, plan.width, count, plan.cleared)
         job[layout.X], job[which] = x.data_ptr(), target.data_ptr()
         job[layout.OUT] = 0 if residual is None else residual.data_ptr()

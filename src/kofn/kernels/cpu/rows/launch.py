@@ -271,7 +271,7 @@ def plan_of(
     single, keeps = max(size, 4), is_bounded(kind) and abreast_up_to() < n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
-    arrays /= 1 + (code is COMPARE)  # a search takes as long for one row as for 16
+    arrays /= 1 + (code is COMPARE and (cotangent or size > 2))  # 16 rows take as long as one
     group = layout.together(n, arrays, n <= abreast_up_to())
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD

@@ -71,6 +71,19 @@ def test_one_node_has_the_bits_of_the_long_way(name, n, reduction, monkeypatch):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("n", WIDTHS)
+@pytest.mark.parametrize("name", ["sparsemax", "topk logistic", "topk laplace", "weights linear"])
+def test_a_mean_over_a_power_of_2_is_taken_where_slopes_are_written(name, n, monkeypatch):
+    """Its share rounds nothing: all bits are those of the long way."""
+    x, target = (torch.cat([each, each[:1]]) for each in target_of(name, n, torch.float32))
+    loss = partial(LOSSES[name], target=target)
+    found = all_of(loss, x)
+    assert [call.share for call in labelled._kept.values()] == [8]
+    long_way(monkeypatch)
+    for one, other in zip(found, all_of(loss, x), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["softmax", "entmax", "topk logistic", "weights logistic"])
 def test_scores_of_16_bits_are_rounded_once(name, dtype, monkeypatch):

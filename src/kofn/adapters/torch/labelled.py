@@ -88,7 +88,7 @@ class _Reduced(torch.autograd.Function):
         known = dict(zip(operation.names_kept, saved[1:], strict=True))
         if cotangent is not None:
             residual, recorded = known["residual"], torch.is_grad_enabled()
-            ctx.is_own = ctx.is_own and not recorded and onward is None
+            ctx.is_own = ctx.is_own and not recorded
             last = residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent)
             each, divisor = cotangent, call.divisor // call.share
             if last and rows.temperature == 1.0:  # a quotient that is rounded when it multiplies

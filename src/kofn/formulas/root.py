@@ -311,6 +311,8 @@ def slope_shares(link: Link, row: Entries, where: Array) -> Array:
 
     It is a constant.
     """
+    if link.has_infinite_tails(row.z) is True:
+        return _balanced(link, row, where)[0]
     xp, over, logs = namespace(row.z), row.over, link.log_pdf(row.z)
     costs = None if row.costs is None else xp.where(row.live, row.costs, 1.0)
     logs = logs if costs is None else logs + 2 * xp.log(costs)
@@ -318,9 +320,24 @@ def slope_shares(link: Link, row: Entries, where: Array) -> Array:
     alone = alone if costs is None else alone / costs
     if link.has_infinite_tails(row.z) is False:
         return alone
-    # Far out, F′ is e^{−z²/2}, say: the two tails have no accurate digits, but they balance.
+    share, usable = _balanced(link, row, where)
+    return xp.where(over.expand(usable), share, alone)
+
+
+def balanced_shares(link: Link, row: Entries, where: Array) -> Array:
+    """Return the same for θ, which nothing moves in a row without both tails."""
+    if link.has_infinite_tails(row.z) is False:
+        return namespace(row.z).zeros_like(row.z)
+    share, usable = _balanced(link, row, where)
+    return namespace(row.z).where(row.over.expand(usable), share, 0.0)
+
+
+def _balanced(link: Link, row: Entries, where: Array) -> tuple[Array, Array]:
+    """Return F′/ΣF′ where F′ is e^{−z²/2}, say, of which the two tails have no accurate digits, but
+    they balance; and the rows that have both tails.
+    """
     flat = balance(link, row, where)
-    return xp.where(over.expand(flat.usable), flat.slopes / over.expand(flat.slope), alone)
+    return flat.slopes / row.over.expand(flat.slope), flat.usable
 
 
 def _constant(terms: Terms) -> Terms:

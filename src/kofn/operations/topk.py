@@ -35,6 +35,18 @@ def _tangents() -> Any:
     return tangents.weights, tangents.of_weights
 
 
+def _of_threshold() -> Any:
+    from kofn.formulas import tangents
+
+    return None, tangents.of_thresholds
+
+
+def _of_value() -> Any:
+    from kofn.formulas import tangents
+
+    return None, tangents.of_values, tangents.slopes_of_values
+
+
 WEIGHTS = with_back(
     name="weights",
     gives="p n, theta 2",
@@ -129,6 +141,7 @@ THETA = with_back(
     back=_theta_back,
     into="x n, k+t 2",
     pullback=pullbacks.of_thresholds,
+    tangents=_of_threshold,
     functions="soft_topk_threshold",
     lacks={"JAX": AROUND_THETA},
 )
@@ -178,6 +191,7 @@ VALUE = Operation(
         ),
     ),
     pullback=pullbacks.of_values,
+    tangents=_of_value,
     sloped=sloped.value,
     keeps=("slope",),
     offered="values",

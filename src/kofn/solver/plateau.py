@@ -22,8 +22,8 @@ class Balance(NamedTuple):
     """The equation on a logarithmic scale in selected rows; 0 in the others."""
 
     excess: Array  # log Σ_{F≤½} F − log Σ_{F>½} (1 − F), of terms times their costs
-    slopes: Array  # its derivative in z of each entry, as a constant
-    slope: Array  # the sum of the slopes, times costs; 1 where they are not usable
+    slopes: Array  # its derivative in z of each entry, as a constant; of one tail, if that is all
+    slope: Array  # the sum of the slopes, times costs; 1 where they are 0
     usable: Array  # rows with both tails
 
 
@@ -75,10 +75,9 @@ def balance(link: Link, row: Entries, where: Array) -> Balance:
     slopes = xp.where(some, stop_gradient(raised) * link.tail_slope(fixed), 0.0)
     slopes = slopes / _of_side(upper, [stop_gradient(total) for total in totals], over)
     usable = where & (below > -math.inf) & (above > -math.inf)
-    slopes = xp.where(over.expand(usable), slopes, 0.0)
     excess = xp.where(usable, below, 0.0) - xp.where(usable, above, 0.0)
-    slope = xp.where(usable, over.sum(slopes if row.costs is None else row.costs * slopes), 1.0)
-    return Balance(excess, slopes, slope, usable)
+    slope = over.sum(slopes if row.costs is None else row.costs * slopes)
+    return Balance(excess, slopes, xp.where(slope > 0, slope, 1.0), usable)
 
 
 def _of_side(upper: Array, sides: Sequence[Array], over: Reductions) -> Array:

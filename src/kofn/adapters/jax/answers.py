@@ -32,10 +32,11 @@ def answer(
     if operation in choice.ANSWERS:
         return choice.ANSWERS[operation](rows, *arrays, *settings)
     dense = type(rows) is not Given or rows.over is DENSE
-    if operation.xla is None or not dense:
+    if (operation.xla is None and operation.tangents is None) or not dense:
         return None
     number, alpha = rows.link.static_and_array_alpha()
     of = operation.of if alpha is None else OF_ALPHAS.get(operation.of)
+    of = None if alpha is not None and operation.xla is None else of
     if of is None or not served(rows.link if alpha is None else rows.link.with_alpha(GENERAL)):
         return None
     n = rows.scores.shape[-1]

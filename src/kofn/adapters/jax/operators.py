@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 
 from kofn import kernels
 from kofn.adapters.jax import repair
+from kofn.adapters.jax.groups import in_groups
 from kofn.adapters.jax.spread import spread
 from kofn.arrays.jax.layout import is_exported, is_whole, with_devices
 from kofn.arrays.jax.private import ad, batching, mlir
@@ -48,8 +49,8 @@ class Operator(NamedTuple):
     plain: Callable[..., Any]  # the array code: (*arrays, settings=, over=)
     kernel: Callable[..., Any] | None = None  # (site, *values) -> what XLA has in their place
     in_shards: bool = False  # whether the array code takes shards of rows, by `over`
+    in_groups: bool = False  # whether a CPU computes few rows at a time by the array code
     ascending: bool = False  # whether what XLA fills up the last shard with is to come last, as NaN
-    grouped: Callable[..., Any] | None = None  # the same on a CPU that has the rows whole
 
     def own_last(self, settings: Settings) -> tuple[int, ...]:
         """Return the arguments whose last dimension is not the scores'."""
@@ -201,7 +202,8 @@ def _lowered(
             call = partial(primitive.bind, settings=settings)
             placed = spread(operator, settings, call)
             return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
-    return _in_array_code(operator.plain, context, values, settings)
+    plain = partial(operator.plain, settings=settings)
+    return mlir.lower_fun(plain, multiple_results=True)(context, *values)
 
 
 def _lowered_for_cpu(
@@ -215,9 +217,7 @@ def _lowered_for_cpu(
     target = native() if allowed else None
     if operator.kernel and target:
         return operator.kernel(Site(target, context, settings), *values)
-    return _in_array_code(operator.grouped or operator.plain, context, values, settings)
-
-
-def _in_array_code(code: Callable[..., Any], context: Any, values: Any, settings: Settings) -> Any:
-    whole = partial(code, settings=settings)
-    return mlir.lower_fun(whole, multiple_results=True)(context, *values)
+    plain = partial(operator.plain, settings=settings)
+    if operator.in_groups:
+        plain = partial(in_groups, plain, operator.entries)
+    return mlir.lower_fun(plain, multiple_results=True)(context, *values)

@@ -19,7 +19,7 @@ from kofn.adapters.jax.rows import entries_of, known, names_of, packed, prepared
 from kofn.adapters.jax.tangents import changes_of
 from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
-from kofn.operations.operation import Operation, Signature
+from kofn.operations.operation import ROW, Operation, Signature
 from kofn.rows.settled import rows_of, uncounted
 from kofn.solver.reductions import DENSE, Reductions
 
@@ -76,13 +76,21 @@ def linear_of(operation: Operation, of: Signature) -> Linear:
     name, moving = f"kofn_{operation.name}", len(code.names)
     entries, per_row = code.entries, code.per_row
     like_theta = (per_row, per_row)
+    kernel = code.by_kernel if operation.xla is not None else None
     forward = code.in_kinds(
-        Operator(name, (*like_theta, 0), entries, code.answer, code.by_kernel, True)
+        Operator(name, (*like_theta, code.like), entries, code.answer, kernel, True)
     )
     tangents = tuple(moving + 2 + place for place in entries)
     closed = operation.tangents is not None and not code.has_alpha
     push_code = code.pushed_in_closed_form if closed else code.pushed
-    push = Operator(f"{name}_tangents", (0,), (*entries, *tangents), push_code, in_shards=True)
+    push = Operator(
+        f"{name}_tangents",
+        (code.like,),
+        (*entries, *tangents),
+        push_code,
+        in_shards=True,
+        in_groups=True,
+    )
     pulls = [code.pull("cotangents", code.pulled)]
     if len(code.less) < len(code.pulled):
         pulls.append(code.pull("fewer_cotangents", code.less))
@@ -96,14 +104,20 @@ class _Code:
     """The array code of an operation and of its way back, and what calls kernels for them."""
 
     def __init__(self, operation: Operation, of: Signature) -> None:
-        self.operation, (self.back,), self.of = operation, operation.back, of
+        self.operation, self.back, self.of = operation, operation.back[0], of
         self.names, self.entries = names_of(of), entries_of(of)
         self.has_alpha = "alpha" in self.names
         self.per_row = next(i for i in range(len(self.names)) if i not in self.entries)
-        optional = [one for one in self.back.answers if f"of_{one.name}" in one.given_if]
-        self.less = tuple(
-            name for one in self.back.answers if one not in optional for name in one.name.split("+")
-        )
+        self.pullback = operation.pullback if operation.at_theta else None
+        if operation.tangents is not None:
+            self.pullback = (*operation.tangents(), self.pullback)[2]
+        self.of_rows = operation.answers[0].kind == ROW
+        self.like = self.per_row if self.of_rows else 0  # the argument that is like the answer
+        cotangent = () if self.of_rows else (len(self.names) + 2,)
+        self.pulling = *self.entries, *cotangent  # which arguments of a pull have one per entry
+        given = (one for back in operation.back for one in back.answers)
+        always = (one for one in given if f"of_{one.name}" not in one.given_if)
+        self.less = tuple(name for one in always for name in one.name.split("+"))
         # The declared way back does not give alpha's, if that is an array; kernels give it last.
         self.pulled = *self.less, *(name for name in self.names if name not in self.less)
 
@@ -144,27 +158,47 @@ class _Code:
         rows, theta, tangents = self._parted(arrays)
         assert self.operation.tangents is not None
         push, which = self.operation.tangents()[0], settings.own
+        if self.of_rows:
+            one = jax.numpy.ones_like(arrays[self.like])
+            slopes = self.pull_back(self.names, *rows, *theta, one, settings=settings, over=over)
+            moves = [(slopes[i] * tangents[i], i in self.entries) for i in which]
+            return [sum(over.sum(each) if of_entry else each for each, of_entry in moves)]
         some = [each if i in which else None for i, each in enumerate(tangents)]
         return [push(some, packed(self.of, settings, rows), theta, over)]
 
     def pull_back(
-        self, names: Sequence[str], *arrays: Any, settings: Settings, over: Reductions = DENSE
+        self,
+        names: Sequence[str],
+        *arrays: Any,
+        settings: Settings,
+        over: Reductions = DENSE,
     ) -> Any:
         """Return the cotangents of rows by these names."""
         rows, theta, (cotangent,) = self._parted(arrays)
-        pullback = self.operation.pullback if self.operation.at_theta else None
-        # The closed form, which spares messages, is for rows with a number for alpha.
-        if over is not DENSE and pullback is not None and not self.has_alpha:
-            given = uncounted(packed(self.of, settings, rows))
-            parts = pullback(cotangent, given, theta, over)
-            return [part() if callable(part) else part for part in parts]
-        cotangents = jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
-        each = dict(zip(self.names, cotangents, strict=True))
+        pullback = self.pullback
+        # The closed form is for rows with a number for alpha. In shards it spares messages.
+        usual = over is not DENSE or self.of_rows
+        if usual and pullback is not None and not self.has_alpha:
+            given = packed(self.of, settings, rows)
+            settled = rows_of(given, over) if self.of_rows else uncounted(given)
+            with for_values():
+                parts = pullback(cotangent, settled, theta, over)
+                return [part() if callable(part) else part for part in parts]
+        each = dict(zip(self.names, self._cotangents(arrays, settings, over), strict=True))
         entries = {self.names[place] for place in self.entries}
         return [each[name] if name in entries else total(each[name], over) for name in names]
 
+    def _cotangents(self, arrays: Sequence[Any], settings: Settings, over: Reductions) -> Any:
+        """Return the cotangents of all rows as the array code has them, to any order."""
+        rows, theta, (cotangent,) = self._parted(arrays)
+        return jax.vjp(self._at(theta, settings, over), *rows)[1](cotangent)
+
     def changed(
-        self, which: Which, *arrays: Any, settings: Settings, over: Reductions = DENSE
+        self,
+        which: Which,
+        *arrays: Any,
+        settings: Settings,
+        over: Reductions = DENSE,
     ) -> Any:
         """Return how the cotangents of rows change with tangents of some of them."""
         rows, theta, (v, *tangents) = self._parted(arrays)
@@ -180,13 +214,12 @@ class _Code:
 
         def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
             def cotangents(*rows: jax.Array) -> Any:
-                known = *theta, v
-                return self.pull_back(self.names, *rows, *known, settings=settings)
+                return self._cotangents((*rows, *theta, v), settings, DENSE)
 
             return cotangents
 
         name = f"kofn_{self.operation.name}_cotangent_tangents"
-        return changes_of(name, self.changed, around, moving, self.entries)
+        return changes_of(name, self.changed, around, moving, self.entries, self.of_rows)
 
     def by_kernel(self, site: Site, *values: Any) -> Any:
         assert self.operation.xla is not None
@@ -199,10 +232,10 @@ class _Code:
     def pull(self, name: str, names: tuple[str, ...]) -> Pull:
         """Return the operator of these cotangents, with what mends rows that a kernel left."""
         like = tuple(map(self.names.index, names))
-        entries = *self.entries, len(self.names) + 2
-        plain, kernel = partial(self.pull_back, names), partial(self._pull_by_kernel, names)
+        plain = partial(self.pull_back, names)
+        kernel = None if self.back.xla is None else partial(self._pull_by_kernel, names)
         name = f"kofn_{self.operation.name}_{name}"
-        operator = self.in_kinds(Operator(name, like, entries, plain, kernel, True))
+        operator = self.in_kinds(Operator(name, like, self.pulling, plain, kernel, True))
         if self.back.lost:
             alone = operator._replace(name=f"{name}_alone")
             mend = partial(self._pull_and_mend, alone, names.index(self.back.lost))

@@ -20,7 +20,7 @@ Around = Callable[..., Callable[..., Sequence[jax.Array]]]
 
 
 def changes_of(
-    name: str, plain: Callable[..., Any], around: Around, moving: int, entries: Which
+    name: str, plain: Callable[..., Any], around: Around, moving: int, entries: Which, of_rows: bool
 ) -> Callable[[Which], Operator]:
     """Return what makes the operators of tangents of some of the moving arguments.
 
@@ -30,9 +30,10 @@ def changes_of(
 
     @cache
     def of(which: Which) -> Operator:
-        linear = (moving + 2, *(moving + 3 + i for i, one in enumerate(which) if one in entries))
+        linear = (*(moving + 3 + i for i, one in enumerate(which) if one in entries),)
+        linear = linear if of_rows else (moving + 2, *linear)
         code, like = partial(plain, which), tuple(range(moving))
-        operator = Operator(name, like, (*entries, *linear), code, in_shards=True)
+        operator = Operator(name, like, (*entries, *linear), code, in_shards=True, in_groups=True)
         rules = _Rules(operator, of, which, around, moving)
         RULES[operator] = Rules(rules.jvp, rules.transposed)
         return operator

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,53 +45,13 @@ def _solve(*arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> 
     return solve(x, k, temperature, settings.link_of(*alpha), over)
 
 
-def _solve_in_groups(*arrays: jax.Array, settings: Settings) -> Any:
-    solve_rows, each = partial(_solve, settings=settings), _rows_in_cache(arrays[0])
-    return solve_rows(*arrays) if each is None else _in_groups(solve_rows, each, *arrays)
-
-
 def _kernel(site: Site, *values: Any) -> Any:
     return [*site.rows(("x", "k", "t"), values, ["threshold"]).values()]
 
 
 _OPERATOR = Operator(
-    "kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True, grouped=_solve_in_groups
+    "kofn_threshold", (1, 1), (0,), _solve, _kernel, in_shards=True, in_groups=True
 )
-
-
-IN_CACHE = 1 << 17
-"""Entries whose intermediate arrays stay in cache, and which are enough for cores to share."""
-
-
-def _rows_in_cache(x: jax.Array) -> int | None:
-    """Return how many rows to solve at a time; None for all of them at once.
-
-    None is for few rows or an unknown number.
-    """
-    count, n = math.prod(x.shape[:-1]), x.shape[-1]
-    if not isinstance(count * n, int):
-        return None
-    groups = -(-count * n // IN_CACHE)
-    return None if groups < 2 or count < 2 else -(-count // groups)
-
-
-def _in_groups(solve_rows: Callable[..., Any], each: int, x: jax.Array, *per_row: Any) -> Any:
-    """Solve rows in groups of `each`, which fit in cache: XLA writes every step to memory.
-
-    The loop of a group ends when all thresholds of that group are found.
-    """
-    batch, n = x.shape[:-1], x.shape[-1]
-    count = math.prod(batch)
-    groups = -(-count // each)
-
-    def parted(array: Any, *tail: int) -> Any:
-        array = array.reshape(count, *tail)
-        filled = jax.numpy.pad(array, [(0, groups * each - count)] + [(0, 0)] * len(tail))
-        return filled.reshape(groups, each, *tail)
-
-    parts = (parted(x, n), *map(parted, per_row))
-    answers = jax.lax.map(lambda part: solve_rows(*part), parts)
-    return jax.tree.map(lambda a: a.reshape(-1)[:count].reshape(batch), answers)
 
 
 # Rows with costs.

@@ -11,14 +11,14 @@ from kofn.kernels.contract import BOUNDED, is_bounded
 from kofn.kernels.cpu.compiler import machine, now
 from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.rows.formulas import edge
-from kofn.kernels.cpu.rows.lanes import OPEN, SPECIAL
+from kofn.kernels.cpu.rows.lanes import FOUND, OPEN, SPECIAL
 from kofn.kernels.cpu.runtime import native
 
 LINKS = {"linear": links.linear, "entmax": links.entmax(1.5), "entmax 1.3": links.entmax(1.3)}
 ALPHAS = {"linear": 2.0, "entmax": 1.5, "entmax 1.3": 1.3}
 
 
-def approached(link, size, n, k, rng):
+def approached(link, size, n, k, rng, may=0.0):
     """(scores, lanes before, lanes after) of a group of rows, whose brackets are wide."""
     code = launch.pass_code(
         "interleaved", layout.APPROACH, contract.kind_of(LINKS[link].inner), size
@@ -35,7 +35,7 @@ def approached(link, size, n, k, rng):
     lane["low"], lane["high"] = -60.0, 60.0
     lane["state"][3], lane["strange"][5] = SPECIAL, 1.0
     before = lanes.copy()[0]
-    native.function(code)(entries.ctypes.data, 0, 0, n, lanes.ctypes.data, 0.0, 0.0, 0.0, 0.0, 0.0)
+    native.function(code)(entries.ctypes.data, 0, 0, n, lanes.ctypes.data, may, 0.0, 0.0, 0.0, 0.0)
     return x, before, lane
 
 
@@ -55,6 +55,21 @@ def test_open_rows_start_where_their_weights_nearly_add_up(link, size, rng):
         for end in "low", "high":  # they are where they were
             was = before["anchor"] + t * before[end]
             np.testing.assert_allclose(lane["anchor"] + t * lane[end], was)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_threshold_that_is_found_makes_weights_add_up(link, rng):
+    """Most are, the others are left open; ΣF′ is that of the last evaluation."""
+    inner = LINKS[link]
+    origin = edge(contract.kind_of(inner.inner), ALPHAS[link])
+    for n, k in (8, 1.0), (8, 3.0), (32, 4.3), (64, 0.5), (112, 100.0):
+        x, _, lane = approached(link, 4, n, k, rng, may=1.0)
+        t, found = lane["temperature"], lane["state"] == FOUND
+        assert not found[[3, 5]].any()
+        assert found.sum() >= layout.LANES - 4
+        z = (x - lane["anchor"]) / t - lane["delta"] + origin
+        np.testing.assert_allclose(inner.cdf(z).sum(0)[found], k, rtol=1e-6)
+        np.testing.assert_allclose(lane["weight"][found], inner.pdf(z).sum(0)[found], rtol=2e-3)
 
 
 def test_passes_of_bounded_rows_abreast_have_it_in_the_place_of_what_they_do_not_need():

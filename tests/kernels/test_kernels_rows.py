@@ -252,3 +252,26 @@ def test_a_long_last_step_is_held_to_the_sum(link, rng):
         exact = soft_topk(x.astype(np.float64), k, link=link, temperature=temperature)
         assert np.max(np.abs(found.sum(-1) - k)) <= 4e-7 * k
         assert np.max(np.abs(found - exact)) <= 4e-7
+
+
+@pytest.mark.parametrize("n", [8, 13, 33, 96])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("link", EVERY)
+def test_a_row_has_its_bits_among_hard_rows_in_every_lane(link, dtype, n, rng):
+    """Rows abreast are evaluated together until the last is found: what one of them keeps of its
+    own last evaluation, its slope above all, mends its weights.
+    """
+    far = np.array([0, 100], dtype)
+    link = link if isinstance(link, str) else links.entmax(link)
+    for k, temperature in ((1.0, 0.3), (1.0, 1.0), (n // 4 + 0.3, 1.0), (n - 1.0, 0.05)):
+        rows = rng.standard_normal((32, n)).astype(dtype) + far[rng.integers(2, size=(32, 1))]
+        rows[:12] = np.round(2 * rows[:12]) / 2
+        hard = rng.standard_normal((15, n)) * 100
+        hard[8:] = np.round(hard[8:])
+        for i, row in enumerate(rows):
+            lane = i % 16
+            among = np.insert(hard.astype(dtype), lane, row, axis=0)
+            given = {"temperature": temperature, "link": link}
+            for function in soft_topk, soft_topk_threshold:
+                alone = function(row[None], k, **given)[0]
+                assert np.array_equal(function(among, k, **given)[lane], alone), (k, i)

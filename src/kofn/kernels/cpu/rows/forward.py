@@ -73,7 +73,7 @@ def weights(group, lanes, wanted, labels, at_once):
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    if _start(group, lanes, labels):
+    if _start(group, lanes, labels, wanted):
         _sum_up(group, lanes)
     _search(group, lanes, checked)
     if kind in CAPPED:
@@ -88,12 +88,12 @@ def weights(group, lanes, wanted, labels, at_once):
         if again:
             _search(group, lanes, 0.0)
             _write(group, lanes, again)
-        _mend(group, lanes)
+        _mend(group, lanes, wanted)
         if group.entries:
             copy_all(group, layout.GIVE, plane(group, layout.KEPT), group.row.out)
     elif strange_all(group.lanes, count):
         _write(group, lanes, ALL)  # to the thread's own memory, for the sum's sake
-        _mend(group, lanes)
+        _mend(group, lanes, wanted)
     if settle_all(group.lanes, count, size, wanted) == 0:
         return True
     all_solved = True
@@ -126,7 +126,7 @@ def _search(group, lanes, checked):
 
 
 @plain
-def _start(group, lanes, labels):
+def _start(group, lanes, labels, wanted):
     """Gather statistics of all rows, full ones where need be; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
@@ -166,7 +166,8 @@ def _start(group, lanes, labels):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
     if group.entries and kind in BOUNDED:
-        pass_over_all(group, layout.FIRST_EVALUATION)  # `approach` of lanes.py
+        # `approach` of lanes.py, which may find θ where weights are wanted: these tell their sum.
+        pass_over_all(group, layout.FIRST_EVALUATION, 1.0 if wanted and size == 4 else 0.0)
     if group.few and kind in BOUNDED:
         _keep_few(group, lanes, labels)
     return summed > 0
@@ -289,7 +290,7 @@ MENDS = 4  # the first is enough unless the slopes have changed since the last e
 
 
 @plain
-def _mend(group, lanes):
+def _mend(group, lanes, wanted):
     """Where Σp misses k, move θ by a Newton step on this sum, and each weight with it.
 
     An evaluation adds up in float32, and rounds F of equal scores alike: its root is not the root
@@ -297,9 +298,9 @@ def _mend(group, lanes):
     """
     row = group.row
     for _ in range(MENDS):
-        if not off_all(group.lanes, group.count, row.size):
+        if not off_all(group.lanes, group.count, row.size, wanted):
             break
-        move_all(group.lanes, row.size)
+        move_all(group.lanes, row.size, wanted)
         if group.entries:
             pass_over_all(group, layout.MEND)
             continue

@@ -35,15 +35,22 @@ from kofn.kernels.cpu.rows.formulas import (
     written,
 )
 from kofn.kernels.cpu.rows.frame import Pass
-from kofn.kernels.cpu.rows.lanes import SPECIAL
+from kofn.kernels.cpu.rows.lanes import OPEN, SPECIAL
 from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
-from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, turn, vectors
+from kofn.kernels.cpu.runtime.intrinsics import (
+    VECTORS,
+    never_unroll,
+    pointer,
+    turn,
+    turn_half,
+    vectors,
+)
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 scale = loops.scale  # of rows that lie one after another again
 
-BLOCK = 16
+BLOCK = of_lanes.BLOCK
 FEW = 4
 """Weights that are added in the precision of the scores: k is held against their sum."""
 
@@ -55,49 +62,38 @@ approach = of_lanes.approach
 
 def bring(kind: int, number: Any) -> Pass:
     """Copy a rows, one after another in x, to their lanes in `out`; the last is in all further."""
-    size = number(0).itemsize
-    wide, step = REGISTER // size, PLANES * LANES * size
-
-    def one_pass(x, g, out, n, lanes, count, b, c, d, e):
-        widest_vectors()
-        last, zero = int(count) - 1, number(0)
-        if n >= wide:
-            for start in range(0, n, wide):
-                i = min(start, n - wide)
-                for r in range(0, LANES, wide):
-                    source, into = x + (r * n + i) * size, out + i * step + r * size
-                    turn(zero, source, n * size, last - r, into, step, wide)
-        else:
-            rows = carray(pointer(x), (last + 1, n), number)
-            entries = carray(pointer(out), (n, PLANES, LANES), number)
-            for i in range(n):
-                for r in range(LANES):
-                    entries[i, 0, r] = rows[min(r, last), i]
-        never_unroll()
-
-    return one_pass
+    return _copy(number, False)
 
 
 def give(kind: int, number: Any) -> Pass:
     """Copy the lanes in x to a rows, one after another in `out`."""
-    size = number(0).itemsize
-    wide, step = REGISTER // size, PLANES * LANES * size
+    return _copy(number, True)
+
+
+def _copy(number: Any, back: bool) -> Pass:
+    """By squares as wide as a vector, or as half of one; narrower rows number by number."""
+    wide = REGISTER // number(0).itemsize
+    half = wide // 2
+    in_wide = of_lanes.squares(number, turn, wide, back)
+    in_half = of_lanes.squares(number, turn_half, half, back)
 
     def one_pass(x, g, out, n, lanes, count, b, c, d, e):
         widest_vectors()
-        last, zero = int(count) - 1, number(0)
+        last = int(count) - 1
         if n >= wide:
-            for start in range(0, n, wide):
-                i = min(start, n - wide)
-                for r in range(LANES - wide, -1, -wide):  # see `turn`
-                    source, into = x + i * step + r * size, out + (r * n + i) * size
-                    turn(zero, source, step, wide, into, n * size, last - r)
+            in_wide(x, out, n, last)
+        elif n >= half:
+            in_half(x, out, n, last)
         else:
-            rows = carray(pointer(out), (last + 1, n), number)
-            entries = carray(pointer(x), (n, PLANES, LANES), number)
-            for r in range(last + 1):
-                for i in range(n):
-                    rows[r, i] = entries[i, 0, r]
+            rows = carray(pointer(out if back else x), (last + 1, n), number)
+            entries = carray(pointer(x if back else out), (n, PLANES, LANES), number)
+            for i in range(n):
+                if back:
+                    for r in range(last + 1):
+                        rows[r, i] = entries[i, 0, r]
+                else:
+                    for r in range(LANES):
+                        entries[i, 0, r] = rows[min(r, last), i]
         never_unroll()
 
     return one_pass
@@ -202,11 +198,11 @@ def evaluate(kind: int, number: Any) -> Pass:
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
         place = carray(vectors(zero), (VECTORS, LANES), number)
+        sums = carray(vectors(0.0), (VECTORS, LANES), np.float64)
         for r in range(LANES):
             place[3, r] = into.alpha[r] - 1
             place[0, r], place[1, r], place[2, r] = into.base[r], into.by[r], into.per_t[r]
-            into.below[r], into.above[r], into.weight[r] = 0, 0, 0
-            into.count[r], into.slope[r] = 0, 0
+            sums[0, r], sums[1, r], sums[2, r], sums[3, r], sums[4, r] = 0, 0, 0, 0, 0
         for start in range(0, n, BLOCK):
             for r in range(LANES):
                 own[0, r], own[1, r], own[2, r], own[3, r], own[4, r] = zero, zero, zero, zero, zero
@@ -224,11 +220,19 @@ def evaluate(kind: int, number: Any) -> Pass:
                     own[3, r] += upper
                     own[4, r] += second
             for r in range(LANES):
-                into.below[r] += np.float64(own[0, r]) - np.float64(own[1, r])
-                into.above[r] += own[1, r]
-                into.weight[r] += own[2, r]
-                into.count[r] += own[3, r]
-                into.slope[r] += own[4, r]
+                sums[0, r] += np.float64(own[0, r]) - np.float64(own[1, r])
+                sums[1, r] += own[1, r]
+                sums[2, r] += own[2, r]
+                sums[3, r] += own[3, r]
+                sums[4, r] += own[4, r]
+        for r in range(LANES):
+            # A row whose θ is found keeps its sums: its bits are those it has among any others.
+            still = into.state[r] == OPEN
+            into.below[r] = sums[0, r] if still else into.below[r]
+            into.above[r] = sums[1, r] if still else into.above[r]
+            into.weight[r] = sums[2, r] if still else into.weight[r]
+            into.count[r] = sums[3, r] if still else into.count[r]
+            into.slope[r] = sums[4, r] if still else into.slope[r]
         never_unroll()
 
     return one_pass
@@ -269,7 +273,7 @@ def write(kind: int, number: Any) -> Pass:
 
 
 def mend(kind: int, number: Any) -> Pass:
-    """F′·rest more of each weight, which stays in [0, 1], and their sum."""
+    """F′·rest more of each weight, which stays in [0, 1], and their sum; ΣF′, for the next time."""
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -279,19 +283,22 @@ def mend(kind: int, number: Any) -> Pass:
         for r in range(LANES):
             own[5, r] = into.alpha[r] - 1
             own[1, r], own[2, r], own[3, r] = into.hi[r], into.lo[r], into.per_t[r]
-            own[4, r], into.total[r] = into.rest[r], 0
+            own[4, r], own[6, r], into.total[r] = into.rest[r], zero, 0
         for start in range(0, n, FEW):
             for r in range(LANES):
                 own[0, r] = zero
             for i in range(start, min(start + FEW, n)):
                 for r in range(LANES):
                     hi, lo, rest = own[1, r], own[2, r], own[4, r]
-                    more = centred(kind, entries[i, SCORE, r], hi, lo, own[3, r], own[5, r], rest)
-                    p = min(max(entries[i, KEPT, r] + more, zero), one)
+                    w = centred(kind, entries[i, SCORE, r], hi, lo, own[3, r], own[5, r], one)
+                    p = min(max(entries[i, KEPT, r] + w * rest, zero), one)
                     entries[i, KEPT, r] = p
                     own[0, r] += p
+                    own[6, r] += w
             for r in range(LANES):
                 into.total[r] += own[0, r]
+        for r in range(LANES):
+            into.weight[r] = np.float64(own[6, r]) if into.rest[r] != 0 else into.weight[r]
         never_unroll()
 
     return one_pass

@@ -247,18 +247,21 @@ MISSED_SINGLE, MISSED_DOUBLE = 2.5 * 2.0**-23, 5e-14
 
 
 @plain
-def off_all(address, count, size):
-    """Count the rows whose weights' sum misses k by too much, with a slope to mend them by."""
+def off_all(address, count, size, written):
+    """Count the rows whose weights' sum misses k by too much, with a slope to mend them by.
+
+    Of rows whose weights nobody wants, those with something unusual.
+    """
     widest_vectors()
     lanes, off = carray(pointer(address), 1, LANE)[0], 0
     for r in range(LANES):
-        off += 1 if _misses(lanes, r, size) & (r < count) else 0
+        off += 1 if _misses(lanes, r, size, written) & (r < count) else 0
     never_unroll()
     return off
 
 
 @plain
-def move_all(address, size):
+def move_all(address, size, written):
     """Move their θ by Newton's step, to be taken by the weights, too; leave it as `rest`.
 
     `hi` and `lo` are θ before, where the slopes are taken.
@@ -266,7 +269,7 @@ def move_all(address, size):
     widest_vectors()
     lanes = carray(pointer(address), 1, LANE)[0]
     for r in range(LANES):
-        off = _misses(lanes, r, size)
+        off = _misses(lanes, r, size, written)
         hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], size)
         lanes.hi[r], lanes.lo[r] = hi, lo
         rest = (lanes.k[r] - lanes.total[r]) / (lanes.weight[r] if off else 1.0)
@@ -276,11 +279,12 @@ def move_all(address, size):
 
 
 @inline
-def _misses(lanes, r, size):
+def _misses(lanes, r, size, written):
     missing, k, weight = abs(lanes.k[r] - lanes.total[r]), lanes.k[r], lanes.weight[r]
     most = MISSED_SINGLE if size == 4 else MISSED_DOUBLE
     # A longer step is none for weights: their slopes change on its way.
-    return (lanes.state[r] == FOUND) & (missing > most * k) & (missing <= weight * 2.0**-7)
+    seen = written | (lanes.strange[r] > 0)
+    return seen & (lanes.state[r] == FOUND) & (missing > most * k) & (missing <= weight * 2.0**-7)
 
 
 @plain

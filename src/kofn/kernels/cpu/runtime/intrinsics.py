@@ -158,50 +158,57 @@ So sums kept there become registers for the length of a loop, however many lanes
 """
 
 
-@intrinsic
-def turn(typingctx, like, source, step, last, into, into_step, into_last):
-    """Copy a square of numbers of the type of `like`, as wide as a vector, rows becoming columns.
+def _turning(register: int) -> Any:
+    """Return an intrinsic that copies a square of numbers, as wide as a vector of so many bytes,
+    rows becoming columns.
 
-    Rows are so many bytes apart; none after the `last` is read, nor, in the copy, written: those
-    are the last once more, or get lost. In registers: four rounds of exchanges where memory would
-    be passed over 256 times.
+    Numbers are of the type of `like`, rows so many bytes apart; none after the `last` is read, nor,
+    in the copy, written: those are the last once more, or get lost. In registers: four rounds of
+    exchanges where memory would be passed over 256 times.
     """
 
-    def codegen(context, builder, signature, arguments):
-        number = context.get_value_type(signature.args[0])
-        width = REGISTER * 8 // signature.args[0].bitwidth
-        vector, word = ir.VectorType(number, width), ir.IntType(64)
-        align = REGISTER // width
+    @intrinsic
+    def turn(typingctx, like, source, step, last, into, into_step, into_last):
+        def codegen(context, builder, signature, arguments):
+            number = context.get_value_type(signature.args[0])
+            width = 8 * register // signature.args[0].bitwidth
+            vector, word = ir.VectorType(number, width), ir.IntType(64)
+            align = register // width
 
-        def places(first, step, last):
-            for i in map(word, range(width)):
-                row = builder.select(builder.icmp_signed("<", i, last), i, last)
-                place = builder.add(first, builder.mul(row, step))
-                yield builder.inttoptr(place, vector.as_pointer())
+            def places(first, step, last):
+                for i in map(word, range(width)):
+                    row = builder.select(builder.icmp_signed("<", i, last), i, last)
+                    place = builder.add(first, builder.mul(row, step))
+                    yield builder.inttoptr(place, vector.as_pointer())
 
-        _, source, step, last, into, into_step, into_last = arguments
-        rows = [builder.load(at, align=align) for at in places(source, step, last)]
-        apart = width // 2
-        while apart:
-            # Exchange the entries that are out of place by one bit of row and column.
-            low = [j if j & apart == 0 else j - apart + width for j in range(width)]
-            high = [j + apart if j & apart == 0 else j + width for j in range(width)]
-            masks = [
-                ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)
-            ]
-            for i in range(width):
-                if i & apart == 0:
-                    pair = rows[i], rows[i + apart]
-                    rows[i], rows[i + apart] = (
-                        builder.shuffle_vector(*pair, mask) for mask in masks
-                    )
-            apart //= 2
-        # The last row itself comes after what has its place for want of one.
-        for row, at in reversed([*zip(rows, places(into, into_step, into_last), strict=True)]):
-            builder.store(row, at, align=align)
-        return context.get_dummy_value()
+            _, source, step, last, into, into_step, into_last = arguments
+            rows = [builder.load(at, align=align) for at in places(source, step, last)]
+            apart = width // 2
+            while apart:
+                # Exchange the entries that are out of place by one bit of row and column.
+                low = [j if j & apart == 0 else j - apart + width for j in range(width)]
+                high = [j + apart if j & apart == 0 else j + width for j in range(width)]
+                masks = [
+                    ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)
+                ]
+                for i in range(width):
+                    if i & apart == 0:
+                        pair = rows[i], rows[i + apart]
+                        rows[i], rows[i + apart] = (
+                            builder.shuffle_vector(*pair, mask) for mask in masks
+                        )
+                apart //= 2
+            # The last row itself comes after what has its place for want of one.
+            for row, at in reversed([*zip(rows, places(into, into_step, into_last), strict=True)]):
+                builder.store(row, at, align=align)
+            return context.get_dummy_value()
 
-    return types.none(like, *(types.int64,) * 6), codegen
+        return types.none(like, *(types.int64,) * 6), codegen
+
+    return turn
+
+
+turn, turn_half = _turning(REGISTER), _turning(REGISTER // 2)
 
 
 @intrinsic

@@ -84,6 +84,25 @@ def test_a_mean_over_a_power_of_2_is_taken_where_slopes_are_written(name, n, mon
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["sparsemax", "topk logistic"])
+def test_several_threads_have_the_bits_of_one(name):
+    """Of so many rows that they would share them."""
+    x = torch.randn(64, 1024, generator=torch.Generator().manual_seed(0))
+    loss, threads, found = (
+        partial(LOSSES[name], target=torch.arange(64)),
+        torch.get_num_threads(),
+        [],
+    )
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(all_of(loss, x))
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["softmax", "entmax", "topk logistic", "weights logistic"])
 def test_scores_of_16_bits_are_rounded_once(name, dtype, monkeypatch):

@@ -39,14 +39,18 @@ def _sloped(
     upper = link.above_half(s.z)
     at = xp.where(upper, s.z, s.exact)  # log F may be finite where z is cut
     # Beyond what numbers can say of z, it is a constant.
-    moves = xp.where(upper, (s.z == s.exact) | (s.w != 0), link.log_tail(at) > -math.inf)
-    moves = moves & rows.live & expand(xp.isfinite(theta[0]))
+    moves = rows.live & expand(xp.isfinite(theta[0])) & xp.isfinite(s.exact)
     steep, bent = values_and_slopes(lambda z: gradient(link.log_tail, z), at)
+    if link.has_infinite_tails(s.z) is True:  # |log F| is |z|F′/F or half of it
+        known = xp.isfinite(s.exact / 2 * steep)
+    else:
+        known = link.log_tail(at) > -math.inf
+    some = moves & (upper | known)
     # Above ½ the slope is F′/(1 − t), and so F′ = −t·steep.
     slope = link.pdf(s.z)
     above = slope / (1 + xp.where(slope == 0, 0.0, slope / steep))
-    steep = xp.where(moves, xp.where(upper, above, steep), 0.0)
-    bent = xp.where(moves, xp.where(upper, steep * (s.turn - steep), bent), 0.0)
+    steep = xp.where(some, xp.where(upper, above, steep), 0.0)
+    bent = xp.where(some, xp.where(upper, steep * (s.turn - steep), bent), 0.0)
     return s._replace(moves=moves), _Logs(upper, steep, bent)
 
 
@@ -91,10 +95,10 @@ def of_log_weights(
     (size,) = sums_of(over, pulled)
     u = pulled - share * expand(size)
     c = xp.where(logs.bent == 0, 0.0, v * logs.bent * e)
-    turned = s.turn * expand(size) * e
+    turned = xp.where(share == 0, 0.0, s.turn * expand(size) * e)
     total, rest = sums_of(over, c, share * turned)
     du, lever = c - share * (turned + expand(total - rest)), s.lever()
-    (tilt,) = sums_of(over, du * lever + u * e)
+    (tilt,) = sums_of(over, du * lever + xp.where(u == 0, 0.0, u * e))
     if dt is not None:
         (moment,) = sums_of(over, u * lever)
         du, tilt = du - u * expand(dt / t), tilt - moment * (dt / t)

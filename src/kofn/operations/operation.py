@@ -157,9 +157,12 @@ class Operation:
     rows, *arrays, theta=, over=, …), with the kept arrays by name. One of them may be a function
     that returns it.
     """
-    tangents: Callable[[], tuple[Callable[..., Any], Callable[..., Any]]] | None = None
-    """Returns formulas of tangents of x, k and t; some may be None: the answer's tangent,
+    tangents: Callable[[], tuple[Any, ...]] | None = None
+    """Returns formulas of tangents of x, k and t, of which some may be None: the answer's tangent,
     (tangents, rows, θ, over), and how the cotangents change, (cotangent, tangents, …). For JAX.
+
+    An answer per row has None for the first, as `pullback` tells it; a third formula takes the
+    place of `pullback`. Without `xla` JAX has a primitive of it, too, around θ by a kernel.
     """
     sloped: Callable[..., Any] | None = None
     """sloped(rows, *arrays, theta=, over=) is (answer of `reference`, θ, kept arrays), by one
@@ -191,7 +194,7 @@ class Operation:
     xla: Callable[..., Sequence[str]] | None = None
     """xla(*settings) names the calls of kernels/cpu/xla that give the answers to a JAX program, in
     turn; with `onward`, the last argument is whether the target is one label per row. JAX has no
-    primitive of an operation without it.
+    primitive of an operation without it or `tangents`.
     """
     lost: str = ""
     """Of a way back, an answer per row that is NaN where such a call leaves a row to array code."""

@@ -1,4 +1,4 @@
-"""Operations on JAX arrays: those that declare calls of XLA are primitives, and so are choices.
+"""Operations on JAX arrays: those with calls of XLA or tangents are primitives, as are choices.
 
 All others are array code, around a threshold that is a primitive.
 """

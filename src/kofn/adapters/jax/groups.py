@@ -1,6 +1,6 @@
 """Rows in groups that fit in a CPU's cache: XLA writes every step of a program to memory.
 
-(Tests: test_adapters_jax_kernels.py.)
+(Tests: test_solver.py.)
 """
 
 from __future__ import annotations

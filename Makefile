@@ -58,10 +58,10 @@ help:  ## list the targets
 demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by many methods
 	$(BIN)/kofn select --force
 
-test: $(READY)  ## run the test suite, but for the cases that take seconds each
+test: $(READY)  ## run the test suite, but for the cases that take half a second or more
 	$(PYTEST)
 
-test-slow: $(READY)  ## run those cases: what XLA and Inductor compile, processes that import PyTorch
+test-slow: $(READY)  ## run those cases: what XLA, Inductor and Triton compile, and what starts processes
 	$(PYTEST) -m slow $$(cut -d: -f1 tests/slow.txt | sort -u)
 
 slow: $(READY)  ## measure what each test takes, and write tests/slow.txt anew

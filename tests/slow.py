@@ -1,7 +1,7 @@
-"""The cases that take seconds of a processor: `make test` leaves them to `make test-slow`.
+"""The cases that take half a second of a processor: `make test` leaves them to `make test-slow`.
 
-They are a hundredth of all cases and a third of their time: what XLA and Inductor compile as users
-have it, and processes that import PyTorch. `slow.txt` names them. `make slow` measures anew and
+They are a twentieth of all cases and two thirds of their time: what XLA, Inductor and Triton
+compile, and processes that import PyTorch. `slow.txt` names them. `make slow` measures anew and
 writes that file: as a plugin of pytest, this one adds the seconds of each case to its report.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from places import TESTS
 
 LISTED = TESTS / "slow.txt"
-SECONDS = 2
+SECONDS = 0.5
 """Of a processor, with what a case's own processes take: a case that took so many is listed."""
 
 

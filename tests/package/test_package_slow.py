@@ -1,4 +1,4 @@
-"""The list of the cases that take seconds names tests that are there, and a run can write it."""
+"""The list of the slow cases names tests that are there, and a run can write it."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ def test_a_run_in_which_all_pass_writes_it(status, written, tmp_path, monkeypatc
     monkeypatch.setattr(slow, "LISTED", listed)
     monkeypatch.setattr(slow, "_seconds", {})
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    for case, seconds in (("tests/a.py::b[1]", slow.SECONDS), ("tests/a.py::c", 1.9)):
+    for case, seconds in (("tests/a.py::b[1]", slow.SECONDS), ("tests/a.py::c", slow.SECONDS - 0.01)):
         properties = [("seconds", seconds)]
         report = SimpleNamespace(when="teardown", nodeid=case, user_properties=properties)
         slow.pytest_runtest_logreport(report)

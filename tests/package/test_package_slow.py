@@ -23,7 +23,10 @@ def test_a_run_in_which_all_pass_writes_it(status, written, tmp_path, monkeypatc
     monkeypatch.setattr(slow, "LISTED", listed)
     monkeypatch.setattr(slow, "_seconds", {})
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    for case, seconds in (("tests/a.py::b[1]", slow.SECONDS), ("tests/a.py::c", slow.SECONDS - 0.01)):
+    for case, seconds in (
+        ("tests/a.py::b[1]", slow.SECONDS),
+        ("tests/a.py::c", slow.SECONDS - 0.01),
+    ):
         properties = [("seconds", seconds)]
         report = SimpleNamespace(when="teardown", nodeid=case, user_properties=properties)
         slow.pytest_runtest_logreport(report)

@@ -116,13 +116,16 @@ def _run(pipe, target, arguments, folder, said, how):
 def _copied(name, number):
     """Copy what is written to a descriptor to a file, in a process without a limit on files."""
     reader, writer = os.pipe()
-    copier = os.fork()
-    if copier == 0:
-        os.close(writer)
-        with open(name, "wb") as file:
+    with open(
+        name, "wb"
+    ) as file:  # there from here on, as others may open it before the copier runs
+        copier = os.fork()
+        if copier == 0:
+            os.close(writer)
             while data := os.read(reader, 1 << 16):
                 file.write(data)
-        os._exit(0)
+            file.flush()
+            os._exit(0)
     os.close(reader)
     os.dup2(writer, number)
     os.close(writer)

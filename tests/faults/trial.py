@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from table import Fault
 
-NEEDED = ("src", "tests", "studies", "wheels", "pyproject.toml")
+NEEDED = ("docs", "src", "tests", "studies", "wheels", "pyproject.toml")
 """What the tests of the table need."""
 LIMIT = 1800
 """Seconds after which a run of tests is given up."""

@@ -58,7 +58,7 @@ help:  ## list the targets
 demo: $(READY)  ## select pixels of digits and columns that matter in pairs, by many methods
 	$(BIN)/kofn select --force
 
-test: $(READY)  ## run the test suite, but for the cases that take half a second or more
+test: $(READY)  ## run the test suite, but for the cases that take a second or more
 	$(PYTEST)
 
 test-slow: $(READY)  ## run those cases: what XLA, Inductor and Triton compile, and what starts processes

@@ -2,8 +2,8 @@
 
 They are two in a hundred cases and half of their time: what XLA, Inductor and Triton compile, and
 processes that import PyTorch. `slow.txt` names them. `make slow` measures anew and writes that
-file: as a plugin of pytest, this one adds the seconds of each case to its report. What `make faults`
-plants is to be seen without them.
+file: as a plugin of pytest, this one adds the seconds of each case to its report. What `make
+faults` plants is to be seen without them.
 """
 
 import os

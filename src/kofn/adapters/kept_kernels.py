@@ -75,22 +75,40 @@ def required(scores: Any, bias: Any, k: Any, mean: Any, tokens: Any) -> bool:
     """Add the bias that rows of scores require to a mean, as nn/routing/quantile.py says; return
     whether that was possible: the numbers are finite, and all of them at hand.
     """
-    if type(k) is not int or sys.modules.get("torch") is None:
+    usual = _are_tokens(scores, bias, mean, counts=tokens)
+    run = _load("required", scores, k) if usual else None
+    return bool(run and run(scores, bias, mean, tokens))
+
+
+def binned(scores: Any, bias: Any, k: Any, near: Any, histogram: Any, bins_of: Any) -> bool:
+    """Count what rows of scores require, as nn/routing/quantile.py says; return likewise.
+
+    `near` is what histogram.py takes for an outlier, `bins_of` a function of the range.
+    """
+    usual = _are_tokens(scores, bias, counts=histogram)
+    run = _load("binned", scores, k, *near) if usual else None
+    return bool(run and run(scores, bias, histogram, bins_of))
+
+
+def _are_tokens(scores: Any, *others: Any, counts: Any) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or not of_torch.state.is_eager(scores) or scores.ndim != 2:
         return False
-    if not of_torch.state.is_eager(scores) or scores.ndim != 2:
-        return False
-    torch = sys.modules["torch"]
-    if not _is_usual(tokens, torch.int64):
-        return False
-    for each in (scores, bias, mean):
-        if not _is_usual(each, torch.float32):
-            return False
-    key = "required", scores.shape, k
+    usual = (_is_usual(each, torch.float32) for each in (scores, *others))
+    return _is_usual(counts, torch.int64) and all(usual)
+
+
+def _load(name: str, scores: Any, k: Any, *settings: Any) -> Any:
+    """Return that function of choice/loads.py, or None."""
+    if type(k) is not int or not kernels.wanted():
+        return None
+    key = name, scores.shape, k, *settings
     run = _kept.get(key)
     if run is None:
-        ready = kernels.ready()
-        run = _keep(key, ready.required(tuple(scores.shape), k) if ready is not None else False)
-    return bool(run and kernels.wanted() and run(scores, bias, mean, tokens))
+        ready, shape = kernels.ready(), tuple(scores.shape)
+        serves = ready is not None and ready.takes(shape)
+        run = _keep(key, getattr(kernels.loads(), name)(shape, k, *settings) if serves else False)
+    return run
 
 
 def _is_usual(x: Any, dtype: Any) -> bool:

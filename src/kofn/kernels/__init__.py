@@ -320,6 +320,11 @@ def ready() -> Any:
     return module(f"{cpu.__name__}.ready")
 
 
+def loads() -> Any:
+    """Return the kernels of what tokens require of a bias; see cpu/choice/loads.py."""
+    return module(f"{cpu.__name__}.choice.loads")
+
+
 def blocks(link: Any = None) -> Any:
     """Return the functions of a block of a row, for this link if one is given; see cpu/passes."""
     kernels = module(f"{cpu.__name__}.passes.blocks") if wanted() else None

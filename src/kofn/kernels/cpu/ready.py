@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import cache
-from math import ceil, floor, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
 
 AS_ARRAYS = 2
-"""Threads of array code that need as long for many tokens as `required` alone, or longer."""
+"""Threads of array code that need as long for many tokens as one of choice/loads.py, or longer."""
 
 _UNUSED: Any = None
 _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
@@ -47,6 +47,11 @@ class Rows(NamedTuple):
 def serves(shape: tuple[int, ...]) -> bool:
     """Return whether rows are so few and short that one thread does them."""
     return 0 < prod(shape) < 2 * min(GRAIN, CHOICES) and prod(shape[:-1]) <= MOST
+
+
+def takes(tokens: tuple[int, ...]) -> bool:
+    """Return whether one thread finds what tokens [T, E] require; see choice/loads.py."""
+    return serves(tokens) or torch.get_num_threads() <= AS_ARRAYS
 
 
 def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
@@ -282,34 +287,6 @@ def _set(
     job[part + layout.X], job[part + layout.G], job[part + layout.OUT] = x, cotangents, out
     job[part + layout.HI], job[part + layout.LO] = high, high + apart
     job[part + layout.ONE], job[part + layout.TWO] = one, two
-
-
-def required(shape: tuple[int, ...], k: int) -> Callable[..., bool] | None:
-    """Return the function of scores [T, E] of float32, the bias that they are chosen with, the mean
-    of biases, and the tokens of this, that adds what even loads require; or None.
-
-    It returns whether it could.
-    """
-    count, n = shape
-    room = mixed.room_of_required(n, k + 1, count, 4)
-    if not room or not (serves(shape) or torch.get_num_threads() <= AS_ARRAYS):
-        return None
-    run = native.function(code_of("required", 4))
-    place = count * k / n
-    low, high = (min(each, count - 1) for each in (floor(place), ceil(place)))
-    words = array("q", bytes(8 * mixed.REQUIRED_WORDS))
-    words[COUNT] = words[CHUNK] = count
-    words[mixed.N], words[mixed.K] = n, k + 1
-    words[mixed.FIRST], words[mixed.LAST] = low, high
-
-    def work(x: Tensor, bias: Tensor, mean: Tensor, tokens: Tensor) -> bool:
-        own, job = rooms(1, room, cleared=()), words[:]
-        job[mixed.X], job[mixed.BIAS] = x.data_ptr(), bias.data_ptr()
-        job[mixed.MEAN], job[mixed.TOKENS] = mean.data_ptr(), tokens.data_ptr()
-        run(job.buffer_info()[0], own[1], place - low, True)
-        return job[mixed.SETTLED] != 0
-
-    return work
 
 
 def _few(rows: Rows) -> Rows:

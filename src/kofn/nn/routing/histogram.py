@@ -36,7 +36,7 @@ def places_of_share(histogram: Tensor, k: float, infinite: Tensor | None = None)
     usable = counts[:, 0] + infinite[0]
     tokens = (usable + infinite[1]).amax(keepdim=True).double()
     target = (even_places(infinite[0].double(), usable.double(), tokens, k) - infinite[0])[:, None]
-    reached = (below.double() < target.ceil().clamp(min=1)).sum(-1, keepdim=True)
+    reached = torch.searchsorted(below, target.ceil().clamp(min=1).to(torch.int64))
     reached = reached.clamp(max=histogram.shape[-1] - 1)
     inside = histogram.gather(-1, reached)
     before = below.gather(-1, reached) - inside
@@ -133,6 +133,15 @@ def counts_of_infinite(values: Tensor, weights: Tensor) -> Tensor:
     return (weights[:, None] * infinite).sum(1)
 
 
+def distances(experts: int) -> tuple[int, float]:
+    """Return how many of a token's experts may be farther from the centers than the others, and how
+    many times as far they may be.
+    """
+    left_out = experts // 2 if experts >= 16 else experts // 4
+    # One of those that count is 0, and all others would have to be as near by chance.
+    return left_out, max(64.0, 2.0 ** (24 / (experts - left_out - 1))) if left_out else 1.0
+
+
 def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     """Return values [T, E] that are not much farther from the centers [E] than others of the token.
 
@@ -140,12 +149,9 @@ def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     (three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
     add up; and it is so large that usual numbers stay as they are, bit for bit.
     """
-    experts = values.shape[-1]
-    left_out = experts // 2 if experts >= 16 else experts // 4
+    left_out, far = distances(values.shape[-1])
     if not left_out:
         return values
-    # One of those that count is 0, and all others would have to be as near by chance.
-    far = max(64.0, 2.0 ** (24 / (experts - left_out - 1)))
     if is_at_hand(values):  # to sort takes thirty times as long as to see that none is beyond
         size = (values - center).abs_()
         near = (size.amax(-1, keepdim=True) <= size.mul_(far)).view(torch.uint8)

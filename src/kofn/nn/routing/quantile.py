@@ -14,6 +14,7 @@ from kofn.nn.routing.histogram import (
     Grid,
     counts_in_range,
     counts_of_infinite,
+    distances,
     places_of_share,
     range_of,
     without_outliers,
@@ -215,13 +216,23 @@ def observed(
     """Observe scores as `observe` does, where compiled code can: few tokens, none left out. Return
     whether it did.
     """
-    usual = balance.bins is None and balance.centred and mask is None
+    usual = balance.centred and mask is None and not balance.unit
     if not usual or not (groups is None or groups.chosen == groups.number):
         return False
-    k = balance.k
-    return k < len(balance.bias) and kept_kernels.required(
-        scores, balance.bias, k, balance.mean, balance.tokens
-    )
+    k, bias = balance.k, balance.bias
+    if not k < len(bias):
+        return False
+    if balance.bins is None:
+        return kept_kernels.required(scores, bias, k, balance.mean, balance.tokens)
+
+    def bins_of(least: float, greatest: float) -> tuple[float, float]:
+        grid = balance.widened(
+            torch.maximum(balance.ends, balance.ends.new_tensor([-least, greatest]))
+        )
+        return grid.width.item(), grid.first.item()
+
+    near = distances(len(bias))
+    return kept_kernels.binned(scores, bias, k, near, balance.histogram, bins_of)
 
 
 def _required(balance: QuantileBias, load: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ _MODULES = {
     "truncated": "choice.truncated",
     "back": "choice.truncated",
     "required": "choice.required",
+    "cutoffs": "choice.binned",
+    "binned": "choice.binned",
     "mixture": "choice.mixture",
     "mixture_back": "choice.mixture",
     "tally": "choice.mixture",
@@ -48,7 +50,8 @@ def code_of(name: str, size: int, kind: str = "float") -> Code:
 def codes(size: int) -> list[Code]:
     """All that choices need for numbers of that size."""
     of_integers = [code_of(name, size, "int") for name in ("largest", "ranked")]
-    served = (name for name in _MODULES if size == 4 or name not in ("required", "tally"))
+    single = "required", "cutoffs", "binned", "tally"
+    served = (name for name in _MODULES if size == 4 or name not in single)
     return [*(code_of(name, size) for name in served), *of_integers]
 
 

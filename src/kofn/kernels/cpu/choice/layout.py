@@ -18,6 +18,12 @@ WORDS = 10
 BIAS, MEAN, TOKENS, FIRST, LAST, SETTLED = range(7, 13)
 REQUIRED_WORDS = 13
 
+# The jobs of binned.py, in the same places: the addresses of a number per token from which scores
+# are subtracted, of the range of what is left, or of a width and the first bin, and of counts; and
+# how many experts of a token may be far; how many bins.
+CUTOFFS, SPAN, LEFT_OUT = MEAN, TOKENS, FIRST
+HISTOGRAM, BINS = BIAS, K
+
 # A job of mixture.py, after the same: the addresses of a bias or 0, and of memory for scores with
 # it, of the indices and scores of the largest, of their softmax and a copy of it; whether there is
 # a NaN; on the way back, those of cotangents of weights and of scores. Then of each of three parts
@@ -70,7 +76,15 @@ def room_of_required(n: int, k: int, count: int, size: int) -> int:
     columns twice, rows with a bias, an answer, keys.
     """
     kept = kept_of(n, k)
-    return kept and -(-((2 * kept + n) * ROWS + n + n * apart_of(count)) * size // 8)
+    return kept and room_of_cutoffs(n, k, size) + -(-n * (1 + apart_of(count)) * size // 8)
+
+
+def room_of_cutoffs(n: int, k: int, size: int) -> int:
+    """Return the words that binned.py needs, 0 where it serves none: columns twice, rows with a
+    bias.
+    """
+    kept = kept_of(n, k)
+    return kept and (2 * kept + n) * ROWS * size // 8
 
 
 def room_of(n: int, k: int) -> int:

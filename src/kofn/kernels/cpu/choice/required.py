@@ -94,7 +94,8 @@ def _neighbours(keys, first, last, like):
 
 
 @plain
-def _add(x, bias, into):
+def add(x, bias, into):
+    widest_vectors()
     for i in range(bias.size):
         into[i] = x[i] + bias[i]
 
@@ -165,7 +166,7 @@ def required(kind: int, number: Any) -> Any:
             some = min(ROWS, count - start)
             x = xs[start * n : (start + some) * n]
             for i in range(some):
-                _add(x[i * n : i * n + n], bias, biased[i * n : i * n + n])
+                add(x[i * n : i * n + n], bias, biased[i * n : i * n + n])
             at = kth(biased_at, n, some - 1, k, kept, own)
             cutoffs = carray(pointer(at), ROWS, number)
             lowest = lowest_of(xs)

@@ -83,10 +83,10 @@ MOST = {  # collectives in a program, those of loops and of branches counted onc
     "soft_topk/gradient": 22,
     "hard/gradient": 22,
 }
-AT_MOST = {  # those outside of loops and of branches: 4 of the weights, 2 of their gradient
-    "soft_topk/value": 4,
-    "soft_topk/gradient": 4 + 2,
-    "sparsemax/gradient": 4 + 2,
+AT_MOST = {  # those outside of loops and of branches: 2 of the weights, 2 of their gradient
+    "soft_topk/value": 2,
+    "soft_topk/gradient": 2 + 2,
+    "sparsemax/gradient": 2 + 2,
     "hard/gradient": 4 + 2,
     "in k/gradient": 4 + 2,
 }

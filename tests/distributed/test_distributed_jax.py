@@ -21,6 +21,7 @@ from places import as_program
 
 X, C, V = (np.random.default_rng(i).standard_normal((4, 16)) for i in range(3))
 K, T = np.array([1.0, 2.5, 0.0, 16.0]), np.array([0.5, 1.0, 2.0, 1.0])
+KF, TF = np.array([1e-3, 2.5, 7.0, 16 - 1e-3]), np.array([1e-30, 1e-30, 1.0, 1e-3])
 PLACES, QS = np.arange(5), np.array([0.2, 0.7])
 ENTRIES, ROWS = P("b", "i"), P("b")
 SPECIAL = X.copy()
@@ -131,7 +132,19 @@ def losses_of(on, **axis):
     }
 
 
+def far():
+    """Rows that Newton's method is lost on: of tiny numbers, an ulp apart, and far apart."""
+    rng, info = np.random.default_rng(7), np.finfo(float)
+    ulps = 1 + info.eps * np.arange(16)
+    rows = [16 * info.smallest_normal * rng.integers(-4, 5, 16), rng.permutation(ulps)]
+    return np.stack([*rows, 1e12 * X[0], np.where(X[1] > 0, 1e300, X[1])])
+
+
 WITHOUT_GRADIENT = ("hard_topk", "hard number", "places")
+
+
+def program(f, *arguments):
+    return jax.jit(f).lower(*arguments).as_text().splitlines()
 
 
 def near(a, b):
@@ -165,6 +178,9 @@ def check(name, tracked, kinds):
     checks = {
         "value": lambda: near(placed(X, K, T), whole(X, K, T)),
         "special": lambda: near(placed(SPECIAL, K, T), whole(SPECIAL, K, T)),
+        "far": lambda: near(placed(far(), KF, TF), whole(far(), KF, TF)),
+        # Of array code that is differentiated twice they are as many again.
+        "short": lambda: len(program(jax.hessian(lambda x: total(placed)(x, K, T, c)), X)) < 3500,
         "float32": lambda: near(placed(np.float32(X), K, T).dtype == jnp.float32, True),
         "vmap": lambda: near(
             shards(each, (P(None, *ENTRIES), ROWS, ROWS), P(None, *answer))(np.stack([X, V]), K, T),
@@ -266,6 +282,7 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "places/tracked/value/special",
             "quantile/tracked/value/special/inside/outside",
             "knapsack/tracked/value",
+            "soft_topk/tracked/far/short",
             "smoothed/tracked/value/inside/barred",
         )
         is None

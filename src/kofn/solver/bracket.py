@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from kofn.arrays.flow import only_if
 from kofn.arrays.kinds import Array, cast, namespace
 from kofn.solver.equation import Problem
+from kofn.solver.reductions import Reductions, maxima_of, sums_of
 
 WIDE = 1e5
 """The spread, in temperatures, from which on a row may have outliers that a start must not see."""
@@ -52,6 +55,53 @@ def bracket(p: Problem, open_: Array) -> tuple[Array, Array, Array]:
     # Normally distributed scores widen the link; for the normal link this is exact.
     own, far = p.row_link.quantile(share) + p.row_link.edge, bell(share) * xp.sqrt(variance)
     start = mean - reach - p.temperature * widening(own, far)
+    middle = low / 2 + high / 2
+    return xp.where(xp.isfinite(start), xp.clip(start, low, high), middle), low, high
+
+
+class Moments(NamedTuple):
+    """What is known of rows in parts by two messages, a maximum and a sum."""
+
+    greatest: Array  # of the available scores; −inf if there are none
+    least: Array
+    live: Array  # how many are available
+    near: Array  # how many are less than WIDE temperatures below the greatest
+    near_moments: Sequence[Array]  # Σd and Σd² of these, d = (x − greatest)/T
+    moments: Sequence[Array]  # of all available ones
+
+
+def moments_of(x: Array, live: Array, temperature: Array, over: Reductions) -> Moments:
+    """Return the moments of rows, of which scores that are not available are −∞."""
+    xp, expand = namespace(x), over.expand
+    greatest, negated = maxima_of(over, x, xp.where(live, -x, -math.inf))
+    d = xp.where(live, x - expand(greatest), 0.0) / expand(temperature)
+    near = live & (d > -WIDE)
+    close = xp.where(near, d, 0.0)
+    number, of_near, *sums = sums_of(over, live, near, close, close * close, d, d * d)
+    return Moments(greatest, -negated, number, of_near, sums[:2], sums[2:])
+
+
+def bracket_of(p: Any, s: Any, open_: Array) -> tuple[Array, Array, Array]:
+    """Return the same as `bracket` from `Moments`; `p` are equations, with n known."""
+    xp, info = namespace(p.k), namespace(p.x).finfo(p.x.dtype)
+    eps, largest = float(info.eps), float(info.max)
+    t, one = p.temperature, xp.ones_like(p.k)
+    share = xp.where(open_, p.k / xp.where(open_, p.n, one), 0.5)
+    end = t * p.row_link.quantile(share)
+    enough = open_ & (s.near > p.k) & (s.near < s.live)
+    number = xp.where(enough, s.near, p.n)
+    share = xp.where(enough, p.k / xp.where(enough, s.near, one), share)
+    reach = t * p.row_link.quantile(share)
+    least = xp.where(enough, s.greatest - WIDE * t, s.least)
+    slack = 4 * eps * (xp.abs(least) + xp.abs(s.greatest) + xp.abs(t) + xp.abs(reach))
+    low = xp.clip(least - reach - slack, -largest, largest)
+    high = xp.clip(s.greatest - end + slack, -largest, largest)
+
+    pairs = zip(s.near_moments, s.moments, strict=True)
+    first, second = (xp.where(enough, *pair) / xp.maximum(number, one) for pair in pairs)
+    variance = xp.maximum(second - first * first, 0 * one)
+    own, wider = p.row_link.quantile(share) + p.row_link.edge, bell(share) * xp.sqrt(variance)
+    start = s.greatest + t * first - reach - t * widening(own, wider)
     middle = low / 2 + high / 2
     return xp.where(xp.isfinite(start), xp.clip(start, low, high), middle), low, high
 

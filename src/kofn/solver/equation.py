@@ -9,7 +9,7 @@ from kofn.arrays.kinds import Array, cast, namespace
 from kofn.arrays.typing import FloatInfo
 from kofn.links.link import Link
 from kofn.solver.costs import Costs
-from kofn.solver.reductions import Reductions
+from kofn.solver.reductions import Reductions, sums_of
 
 
 def far(dtype_info: FloatInfo) -> float:
@@ -99,5 +99,5 @@ class Problem(NamedTuple):
     def excess(self, anchor: Array, offset: Array) -> Array:
         """Return ΣF − k at θ = anchor + offset."""
         upper, low, high = split(self.link, self.z(anchor, offset), self.live)
-        missing = cast(self.over.count(upper), self.x.dtype) - self.k
-        return missing + (self.over.sum(low) - self.over.sum(high))
+        count, below, above = sums_of(self.over, upper, low, high)
+        return (cast(count, self.x.dtype) - self.k) + (below - above)

@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kofn.arrays.flow import barrier, only_if, while_loop
-from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
+from kofn.arrays.flow import barrier, either, only_if, while_loop
+from kofn.arrays.kinds import Array, cast, is_jax, namespace, quiet, scalar
 from kofn.links.link import Link
-from kofn.solver.bracket import bracket
+from kofn.solver import float_order, neighbours
+from kofn.solver.bracket import bracket, bracket_of, moments_of
 from kofn.solver.equation import Balanced, Problem, Searched, split
-from kofn.solver.neighbours import Place, between_neighbours
-from kofn.solver.reductions import DENSE, Reductions, maxima_of, sums_of
+from kofn.solver.neighbours import Place
+from kofn.solver.reductions import DENSE, Reductions, is_in_parts, maxima_of, sums_of
 
 
 class Search(NamedTuple):
@@ -62,16 +63,26 @@ def solve(
     xp = namespace(x)
     with quiet(x):
         live = x != -math.inf
-        n = cast(over.count(live), x.dtype)
+        known = moments_of(x, live, temperature, over) if _in_jax_parts(x, over) else None
+        n = cast(over.count(live), x.dtype) if known is None else known.live
         entry_link = link.map_alpha(over.expand)
         problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
-        start, low, high = bracket(problem, open_)
+        ends = bracket(problem, open_) if known is None else bracket_of(problem, known, open_)
+        start, low, high = ends
         unknown = (n > 0) & (xp.isnan(temperature) | xp.isnan(low))
         has_nan = xp.isnan(k) | unknown
         at = searched(problem, (start, low, high), open_ & ~has_nan)
         hi, lo = answered(problem, at, open_, has_nan)
         return hi, lo
+
+
+def _in_jax_parts(x: Array, over: Reductions) -> bool:
+    """Return whether rows lie on several JAX devices: XLA takes long to compile a search of them.
+
+    What is rare is a shorter program there; what is first known of a row takes two messages.
+    """
+    return is_jax(x) and is_in_parts(over)
 
 
 ROUNDS = 24
@@ -84,13 +95,38 @@ A row that is not far out takes a handful.
 def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Place:
     """Return θ of the rows that are open, from where to start and a bracket."""
     most = ROUNDS if p.costs is None else bisections(p.x)
+    has_plateau = p.row_link.has_infinite_tails(p.x) is not False  # a bounded link has none
+    if has_plateau and p.costs is None and _in_jax_parts(p.x, p.over):
+        return _searched_in_rounds(p, begun(*ends, open_), open_)
     search = newton_search(p, begun(*ends, open_), balance, most)
     if p.costs is None:
         lost = open_ & ~search.converged
         search = only_if(lost, lambda: _beside(p, search, lost), search)
-    if p.row_link.has_infinite_tails(p.x) is not False:  # a bounded link has no plateau
+    if has_plateau:
         search = only_if(search.flat, lambda: between(p, search), search)
     return search.at
+
+
+def _searched_in_rounds(p: Problem, search: Search, open_: Array) -> Place:
+    """Return the same, by one loop that is repeated for the flat rows, and compiled once."""
+    xp = namespace(p.x)
+
+    def unfinished(state: tuple[Array, Search]) -> Array:
+        of_logs, s = state
+        return ~of_logs | xp.any(s.flat)
+
+    def advance(state: tuple[Array, Search]) -> tuple[Array, Search]:
+        of_logs, s = state
+
+        def look(p: Problem, z: Array) -> Newton:
+            return either(of_logs, lambda: _log_balance(p, z), lambda: balance(p, z))
+
+        s = newton_search(p, s, look, xp.where(of_logs, bisections(p.x), ROUNDS))
+        lost = open_ & ~(s.converged | of_logs)
+        beside = only_if(lost, lambda: _beside(p, s, lost), s)
+        return of_logs | True, only_if(beside.flat, lambda: _around_gap(p, beside), beside)
+
+    return while_loop(p.x, unfinished, advance, (xp.asarray(False), search), 2)[1].at
 
 
 def answered(p: Problem, at: Place, open_: Array, has_nan: Array) -> Place:
@@ -110,7 +146,7 @@ def begun(start: Array, low: Array, high: Array, active: Array) -> Search:
 
 
 def newton_search(
-    p: Searched, search: Search, look: Callable[[Any, Array], Newton], most: int
+    p: Searched, search: Search, look: Callable[[Any, Array], Newton], most: int | Array
 ) -> Search:
     """Take Newton steps; bisect if a step leaves the bracket or exceeds half of the last one."""
     xp = namespace(p.x)
@@ -149,7 +185,8 @@ def newton_search(
 
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
     """Solve rows on which Newton's method did not converge by the search from a score."""
-    at = between_neighbours(p, lost)
+    by = float_order if _in_jax_parts(p.x, p.over) else neighbours
+    at = by.between_neighbours(p, lost)
     flat = balance(p, p.z(*at)).flat
     return search._replace(
         at=at.where(lost, search.at), flat=namespace(lost).where(lost, flat, search.flat)
@@ -158,6 +195,11 @@ def _beside(p: Problem, search: Search, lost: Array) -> Search:
 
 def between(p: Problem, search: Search) -> Search:
     """Solve on a logarithmic scale between the last entry above ½ and the first below it."""
+    return newton_search(p, _around_gap(p, search), _log_balance, bisections(p.x))
+
+
+def _around_gap(p: Problem, search: Search) -> Search:
+    """Return the start of that search."""
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
     zero = xp.zeros_like(p.k)
@@ -167,7 +209,7 @@ def between(p: Problem, search: Search) -> Search:
     high = Place(p.over.min(xp.where(upper, at, math.inf)), zero)
     if p.costs is None:
         low, high = low.stepped(half), high.stepped(half)
-    return newton_search(p, _anew(search, low, high), _log_balance, bisections(p.x))
+    return _anew(search, low, high)
 
 
 def bisections(x: Array) -> int:
@@ -202,9 +244,12 @@ def balance(p: Problem, z: Array) -> Newton:
     if costs is not None:
         sums = Sums(*costs.sums(upper, tail, density, p.over))
         return newton_of(p, z, sums, lambda: costs.weight(upper, density, p.over))
-    missing = cast(p.over.count(upper), z.dtype) - p.k
-    below, above = p.over.sum(xp.where(upper, 0.0, tail)), p.over.sum(xp.where(upper, tail, 0.0))
-    sums = Sums(missing, below, above, p.over.sum(density))
+    parts = upper, xp.where(upper, 0.0, tail), xp.where(upper, tail, 0.0), density
+    if is_in_parts(p.over):  # one message has all
+        count, *others, of_lower = sums_of(p.over, *parts, xp.where(upper, 0.0, density))
+        return newton_of(p, z, Sums(count - p.k, *others), of_lower)
+    count, *others = sums_of(p.over, *parts)
+    sums = Sums(cast(count, z.dtype) - p.k, *others)
     return newton_of(p, z, sums, lambda: p.over.sum(xp.where(upper, 0.0, density)))
 
 
@@ -219,7 +264,7 @@ class Sums(NamedTuple):
     unit: Array | None = None  # the length of a step by which z moves by 1, if that is not T
 
 
-def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) -> Newton:
+def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array] | Array) -> Newton:
     """Return the Newton step on the log-odds of ΣF/n; `of_lower` is Σ F′ where F ≤ ½."""
     xp = namespace(z)
     eps = float(xp.finfo(z.dtype).eps)
@@ -239,12 +284,12 @@ def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array]) 
         flat = plateau & (below + above < float(xp.finfo(z.dtype).smallest_normal) / eps)
 
         def balanced() -> Array:
-            weight_below = of_lower()
+            weight_below = of_lower() if callable(of_lower) else of_lower
             slope = weight_below / below + (weight - weight_below) / above
             usable = plateau & (below > 0) & (above > 0)
             return xp.where(usable, (xp.log(below) - xp.log(above)) / slope, step)
 
-        step = only_if(plateau, balanced, step)
+        step = only_if(plateau, balanced, step) if callable(of_lower) else balanced()
 
     # An infinite slope, as at the end of entmax's support for α > 2, gives no Newton step.
     step = xp.where(weight < math.inf, step, math.nan)

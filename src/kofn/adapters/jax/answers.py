@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from kofn.adapters.jax import choice, onward, primitives
 from kofn.adapters.jax.operators import Settings, served
 from kofn.arrays.kinds import Array
-from kofn.kernels.contract import GENERAL
+from kofn.kernels.contract import GENERAL, kind_of
 from kofn.operations.operation import Operation
 from kofn.operations.signatures import EACH_ALPHA, ROWS
 from kofn.rows.given import Given
+from kofn.rows.shards.jax_axis import AxisRows
 from kofn.solver.reductions import DENSE
 
 OF_ALPHAS = {ROWS: EACH_ALPHA}
@@ -47,3 +50,17 @@ def answer(
     if isinstance(n, int) and n > onward.MOST:  # it may be a symbol
         return None
     return onward.answer(operation, of, static, *tensors, *arrays)
+
+
+def in_parts(operation: Operation, rows: Given, over: AxisRows) -> jax.Array | None:
+    """Return the answer of an operation on parts of rows by a primitive, or None if it has none.
+
+    Its derivatives have closed forms; those of array code take XLA twice as long to compile.
+    """
+    if operation.tangents is None or not operation.at_theta or kind_of(rows.link) is None:
+        return None
+    if rows.costs is not None or rows.scores.shape[-1] == 0:
+        return None
+    number = rows.link.static_and_array_alpha()[0]
+    settings = Settings(rows.link.id, number, False, over=over)
+    return primitives.answer(operation, operation.of, settings, *rows.per_row()[:3])

@@ -100,7 +100,7 @@ def linear_jvp(
 
     def around(*arrays: jax.Array) -> list[jax.Array]:
         arrays = *arrays[:moving], *fixed[moving:], *arrays[moving:]
-        return list((code or operator.plain)(*arrays, settings=settings))
+        return list(settings.given_to(code or operator.plain)(*arrays))
 
     every = (*map(ad.instantiate_zeros, tangents[:moving]), *following)
     return answers, jax.jvp(around, (*fixed[:moving], *linear), every)[1]

@@ -35,9 +35,15 @@ class Settings(NamedTuple):
     reference: Any = None  # the array code of one device, where the operator does not have it
     last_is_own: bool = False  # whether the last argument has a last dimension of its own
     own: tuple[Any, ...] = ()  # the settings of a declared operation
+    over: Any = None  # inside jax.shard_map, the AxisRows of which the arrays are one device's part
 
     def link_of(self, alpha: jax.Array | None = None) -> Link:
         return by_id(self.link, self.number if alpha is None else alpha)
+
+    def given_to(self, code: Callable[..., Any]) -> Callable[..., Any]:
+        """Return array code with these settings, for whole rows or for parts."""
+        over = {} if self.over is None else {"over": self.over}
+        return partial(code, settings=self, **over)
 
 
 class Operator(NamedTuple):
@@ -188,7 +194,9 @@ def bind(operator: Operator, *arrays: jax.Array, settings: Settings) -> list[jax
     rows = [a.max(-1) if i in operator.entries else a for i, a in enumerate(arrays)]
     zero: Any = sum(map(jax.numpy.zeros_like, rows))
     zeros = [zero[..., None] if i in operator.entries else zero for i in range(len(arrays))]
-    like = (a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True))
+    like = [a + z.astype(a.dtype) for a, z in zip(arrays, zeros, strict=True)]
+    if settings.over is not None:
+        like = [settings.over.own(each) for each in like]
     return primitive_of(operator).bind(*like, settings=settings)
 
 
@@ -196,13 +204,14 @@ def _lowered(
     primitive: Primitive, operator: Operator, context: Any, *values: Any, settings: Settings
 ) -> Any:
     module = context.module_context
-    if operator.in_shards and not is_whole(module.axis_context) and not is_exported(module):
+    alone = settings.over is not None or is_whole(module.axis_context)
+    if operator.in_shards and not alone and not is_exported(module):
         spread_out = with_devices(context)
         if spread_out is not None:
             call = partial(primitive.bind, settings=settings)
             placed = spread(operator, settings, call)
             return mlir.lower_fun(placed, multiple_results=True)(spread_out, *values)
-    plain = partial(operator.plain, settings=settings)
+    plain = settings.given_to(operator.plain)
     return mlir.lower_fun(plain, multiple_results=True)(context, *values)
 
 
@@ -211,7 +220,7 @@ def _lowered_for_cpu(
 ) -> Any:
     module = context.module_context
     # XLA would gather shards for a native call, and for rows in groups.
-    if not is_whole(module.axis_context):
+    if settings.over is not None or not is_whole(module.axis_context):
         return _lowered(primitive, operator, context, *values, settings=settings)
     allowed = settings.kernels and operator.kernel and not is_exported(module)
     target = native() if allowed else None

@@ -21,6 +21,7 @@ from kofn.arrays.autodiff import for_values, stop_gradient
 from kofn.arrays.jax.private import ad, mlir
 from kofn.operations.operation import ROW, Operation, Signature
 from kofn.rows.settled import rows_of, uncounted
+from kofn.rows.shards.jax_axis import AxisRows
 from kofn.solver.reductions import DENSE, Reductions
 
 
@@ -160,7 +161,7 @@ class _Code:
         push, which = self.operation.tangents()[0], settings.own
         if self.of_rows:
             one = jax.numpy.ones_like(arrays[self.like])
-            slopes = self.pull_back(self.names, *rows, *theta, one, settings=settings, over=over)
+            slopes = self._pulled_back(self.names, *rows, *theta, one, settings=settings, over=over)
             moves = [(slopes[i] * tangents[i], i in self.entries) for i in which]
             return [sum(over.sum(each) if of_entry else each for each, of_entry in moves)]
         some = [each if i in which else None for i, each in enumerate(tangents)]
@@ -174,6 +175,30 @@ class _Code:
         over: Reductions = DENSE,
     ) -> Any:
         """Return the cotangents of rows by these names."""
+        if settings.over is None:
+            return self._pulled_back(names, *arrays, settings=settings, over=over)
+        *before, v = arrays
+        whole = self._whole(v, settings.over)
+        pulled = self._pulled_back(names, *before, whole, settings=settings, over=settings.over)
+        return self._in_parts(names, pulled, settings.over)
+
+    def _whole(self, v: jax.Array, over: AxisRows) -> jax.Array:
+        """Return the cotangent of an answer per row, of which JAX has a part on each device."""
+        return over.total(v) if self.of_rows else v
+
+    def _in_parts(self, names: Sequence[str], cotangents: Any, over: AxisRows) -> list[Any]:
+        """Return cotangents as parts, whose sum over devices is that of a number per row."""
+        entries = {self.names[place] for place in self.entries}
+        pairs = zip(names, cotangents, strict=True)
+        return [each if name in entries else over.on_first(each) for name, each in pairs]
+
+    def _pulled_back(
+        self,
+        names: Sequence[str],
+        *arrays: Any,
+        settings: Settings,
+        over: Reductions = DENSE,
+    ) -> Any:
         rows, theta, (cotangent,) = self._parted(arrays)
         pullback = self.pullback
         # The closed form is for rows with a number for alpha. In shards it spares messages.
@@ -205,16 +230,18 @@ class _Code:
         along = dict(zip((self.names[i] for i in which), tangents, strict=True))
         given = packed(self.of, settings, rows)
         assert self.operation.tangents is not None
-        return self.operation.tangents()[1](
-            v, [along.get(name) for name in self.names], given, theta, over
-        )
+        in_parts = settings.over is not None
+        v = self._whole(v, settings.over) if in_parts else v
+        tangents = [along.get(name) for name in self.names]
+        changes = self.operation.tangents()[1](v, tangents, given, theta, over)
+        return self._in_parts(self.names, changes, settings.over) if in_parts else changes
 
     def change(self, moving: int) -> Callable[[Which], Operator]:
         """Return the operators of `changed`."""
 
         def around(theta: Any, v: jax.Array, settings: Settings) -> Callable[..., Any]:
             def cotangents(*rows: jax.Array) -> Any:
-                return self._cotangents((*rows, *theta, v), settings, DENSE)
+                return self._cotangents((*rows, *theta, v), settings, settings.over or DENSE)
 
             return cotangents
 

@@ -78,7 +78,7 @@ class _Rules(NamedTuple):
         numbers, v, own = self._parted(arrays)
         undefined = [ad.is_undefined_primal(each) for each in (v, *own)]  # type: ignore[no-untyped-call]
         if undefined[0]:
-            plain = partial(self.operator.plain, *numbers, settings=settings)
+            plain = partial(settings.given_to(self.operator.plain), *numbers)
             pull = jax.linear_transpose(lambda v: list(plain(v, *own)), v.aval)
             answers = pull([*map(ad.instantiate_zeros, cotangents)])
             return [None] * len(numbers) + [*answers] + [None] * len(own)

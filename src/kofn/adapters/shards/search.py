@@ -18,7 +18,7 @@ from kofn.rows.settled import Rows
 from kofn.rows.shards.reductions import GroupRows
 from kofn.rows.shards.statistics import Statistics, statistics_of
 from kofn.solver import threshold
-from kofn.solver.bracket import WIDE, bell, widening
+from kofn.solver.bracket import bracket_of
 from kofn.solver.equation import Problem, far, split
 from kofn.solver.neighbours import Place, between_neighbours
 from kofn.solver.plateau import at_end
@@ -134,7 +134,7 @@ def solve(statistics: Statistics, rows: Rows, over: GroupRows) -> tuple[Tensor, 
     p = GroupProblem(x, rows.live, k, statistics.live, t, link, row_link, over)
     with quiet(x), torch.no_grad():
         open_ = (k > 0) & (k < p.n)
-        start, low, high = bracket(p, statistics, open_)
+        start, low, high = bracket_of(p, statistics, open_)
         has_nan = k.isnan() | statistics.has_nan | ((p.n > 0) & (t.isnan() | low.isnan()))
         search, hard = _searched(p, open_ & ~has_nan, start, low, high)
         closed = torch.where(k >= p.n, scalar(k, -math.inf), math.nan)
@@ -194,28 +194,3 @@ def _at_ends(p: GroupProblem, hi: Tensor, lo: Tensor, hard: Tensor) -> tuple[Ten
     at = torch.where(hard, hi, zero), torch.where(hard, lo, zero)
     moved = at_end(p.x, narrow.k, narrow.temperature, narrow.row_link, *at, p.over)
     return torch.where(hard, moved[0], hi), torch.where(hard, moved[1], lo)
-
-
-def bracket(p: GroupProblem, s: Statistics, open_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (start, low, high) as `solver.bracket` does, from statistics."""
-    eps, largest = float(torch.finfo(p.x.dtype).eps), float(torch.finfo(p.x.dtype).max)
-    t, one = p.temperature, torch.ones_like(p.k)
-    share = torch.where(open_, p.k / torch.where(open_, p.n, one), 0.5)
-    end = t * p.row_link.quantile(share)
-    enough = open_ & (s.near > p.k) & (s.near < s.live)
-    number = torch.where(enough, s.near, p.n)
-    share = torch.where(enough, p.k / torch.where(enough, s.near, one), share)
-    reach = t * p.row_link.quantile(share)
-    least = torch.where(enough, s.greatest - WIDE * t, s.least)
-    slack = 4 * eps * (least.abs() + s.greatest.abs() + t.abs() + reach.abs())
-    low = (least - reach - slack).clamp(-largest, largest)
-    high = (s.greatest - end + slack).clamp(-largest, largest)
-
-    number = number.clamp(min=1)
-    first, second = torch.where(enough, s.near_moments, s.moments) / number
-    variance = (second - first * first).clamp(min=0)
-    own, wider = p.row_link.quantile(share) + p.row_link.edge, bell(share) * variance.sqrt()
-    start = s.greatest + t * first - reach - t * widening(own, wider)
-    middle = low / 2 + high / 2
-    start = torch.where(start.isfinite(), torch.clamp(start, low, high), middle)
-    return start, low, high

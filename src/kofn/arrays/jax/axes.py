@@ -29,11 +29,10 @@ def variations(x: jax.Array) -> frozenset[str]:
     return frozenset(getattr(kind, "vma", ()))
 
 
-def as_integers(x: jax.Array, nan: int) -> jax.Array:
-    """Return integers in the order of the numbers, NaN before all (−1) or after all (1).
+def as_integers(x: jax.Array) -> jax.Array:
+    """Return integers in the order of the numbers, NaN after all.
 
     A maximum over devices may drop a NaN, one of integers cannot.
     """
     ordered = in_order(x)
-    info = jax.numpy.iinfo(ordered.dtype)
-    return jax.numpy.where(jax.numpy.isnan(x), info.max if nan > 0 else info.min, ordered)
+    return jax.numpy.where(jax.numpy.isnan(x), jax.numpy.iinfo(ordered.dtype).max, ordered)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import jax
 from jax import lax
 
+from kofn.arrays.jax.at_once import maxima, sums
 from kofn.arrays.jax.axes import as_integers, variations, varying
 from kofn.arrays.keys import numbers_of
 from kofn.arrays.kinds import dtype_name, is_jax
-from kofn.arrays.operations import greatest, least
 from kofn.rows.given import Given, given
 from kofn.rows.shards.asked import Asked
 
@@ -37,31 +37,39 @@ class AxisRows:
     tracked: bool = False  # whether JAX tracks here which arrays differ along these axes
 
     def min(self, values: jax.Array) -> jax.Array:
-        here = as_integers(least(self._own(values)), -1)
-        # As a maximum, so that XLA sends it with the others.
-        sent = ~self._own(lax.pmax(~here, self.names))
-        return numbers_of(sent, dtype_name(values))
+        return -self.max(-values)  # as a maximum, so that XLA sends it with the others
 
     def max(self, values: jax.Array) -> jax.Array:
-        here = as_integers(greatest(self._own(values)), 1)
-        return numbers_of(self._own(lax.pmax(here, self.names)), dtype_name(values))
+        return self.maxima(values)[0]
+
+    def maxima(self, *values: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the maximum of each of the arrays, by one message."""
+        here = maxima(*(as_integers(self.own(each)) for each in values))
+        sent = lax.pmax(here, self.names)
+        pairs = zip(sent, values, strict=True)
+        return tuple(numbers_of(self.own(each), dtype_name(like)) for each, like in pairs)
 
     def sum(self, values: jax.Array) -> jax.Array:
-        return self.total(self._own(values).sum(-1))
+        return self.total(self.own(values).sum(-1))
+
+    def sums(self, *values: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the sum of each of the arrays, of flags their count, by one message."""
+        sent = lax.psum(sums(*map(self.own, values)), self.names)
+        return tuple(map(self.own, sent))
 
     def count(self, flags: jax.Array) -> jax.Array:
-        here = self._own(flags).sum(-1, dtype="int32")
+        here = self.own(flags).sum(-1, dtype="int32")
         return self.total(here.astype(float))  # a float, so that XLA sends it with the sums
 
     def any(self, flags: jax.Array) -> jax.Array:
-        return self.total(self._own(flags).any(-1).astype("int32")) > 0
+        return self.total(self.own(flags).any(-1).astype("int32")) > 0
 
     def expand(self, per_row: jax.Array) -> jax.Array:
         return per_row[..., None]
 
     def total(self, per_row: jax.Array) -> jax.Array:
         """Sum what each device has of a number per row."""
-        return self._own(lax.psum(self._own(per_row), self.names))
+        return self.own(lax.psum(self.own(per_row), self.names))
 
     def positions(self, count: int) -> jax.Array:
         """Return the places in the whole row of the `count` entries that are here."""
@@ -99,7 +107,7 @@ class AxisRows:
             return prefix + (digit << shift)
 
         # It varies over the devices as the loop's answers do.
-        start = info.min + 0 * (self._own(like).astype(keys.dtype) + keys.sum(-1, keepdims=True))
+        start = info.min + 0 * (self.own(like).astype(keys.dtype) + keys.sum(-1, keepdims=True))
         return lax.fori_loop(0, info.bits // BITS, refine, start)
 
     @property
@@ -109,21 +117,25 @@ class AxisRows:
 
     def gathered(self, values: jax.Array) -> jax.Array:
         """Return values (…, m) of all devices, (…, devices·m), in the order of the parts."""
-        return lax.all_gather(self._own(values), self.names, axis=values.ndim - 1, tiled=True)
+        return lax.all_gather(self.own(values), self.names, axis=values.ndim - 1, tiled=True)
+
+    def on_first(self, per_row: jax.Array) -> jax.Array:
+        """Return a number per row on the first device of the row, and 0 on the others."""
+        return jax.numpy.where(lax.axis_index(self.names) == 0, per_row, 0)
 
     def shared(self, per_row: jax.Array) -> jax.Array:
         """Return a number per row as one number of all devices, if JAX tracks that."""
         if not self.tracked:
             return per_row
-        first = lax.axis_index(self.names) == 0
-        return lax.psum(jax.numpy.where(first, per_row, 0), self.names)
+        return lax.psum(self.on_first(per_row), self.names)
 
     @property
     def copies(self) -> int:
         """Return how many devices there are, each with its own numbers per row for JAX."""
         return lax.psum(1, self.names)
 
-    def _own(self, values: Any) -> Any:
+    def own(self, values: Any) -> Any:
+        """Return values as arrays that may differ between devices, if JAX tracks that."""
         return varying(values, self.names) if self.tracked else values
 
 

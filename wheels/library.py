@@ -89,6 +89,7 @@ def _object(name: str, level: str, function: Code) -> Path:
     target = _target(platform.triple, *platform.levels[level])
     symbol = function.symbol
     code = machine.for_target(now.translated(function), platform.triple, target)
+    code = machine.with_divisions(code, *platform.levels[level])
     known, made_by = library.name_of(symbol, level), Path(machine.__file__).read_bytes()
     storage = ["dllexport"] if "windows" in platform.triple else []
     parts = code, *platform.levels[level], llvmlite.__version__, *storage

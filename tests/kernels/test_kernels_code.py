@@ -10,7 +10,7 @@ import pytest
 
 from kofn.kernels import contract
 from kofn.kernels.cpu import every
-from kofn.kernels.cpu.compiler import machine, now
+from kofn.kernels.cpu.compiler import machine, now, target
 from kofn.kernels.cpu.rows import launch, layout, passes
 
 INF, NAN = np.inf, np.nan
@@ -21,7 +21,7 @@ ABREAST = [
     "slope",
 ]
 ANSWERS = *layout.TARGETS, *layout.LABELLED, *layout.LOG_BACKWARD, *layout.WRITTEN
-OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops")
+OTHER_LOOPS = dict.fromkeys(ANSWERS, "answer_loops") | dict.fromkeys(layout.OF_GROUPS, "backward")
 SUMMED = ("write", "mend", "closely", *layout.WRITTEN)
 SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
 SINGLE_STEP = r"= f(?:add|sub|mul|cmp|div)[a-z ]* double "
@@ -71,10 +71,10 @@ def optimised(code):
     return str(machine.optimised(now.translated(code), code.symbol))
 
 
-@pytest.mark.parametrize("name", ["weigh", "slope"])
+@pytest.mark.parametrize("name", ["weigh", "slope", *layout.OF_GROUPS])
 def test_cotangents_are_loaded_before_it_is_known_who_needs_them(name):
     """A load under a mask waits for it: rows outside the cache took twice as long."""
-    code = launch.pass_code("loops", name, contract.LOGISTIC, 4)
+    code = launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, contract.LOGISTIC, 4)
     assert "@llvm.masked.load" not in optimised(code)
     assembly = machine.assembly(now.translated(code), code.symbol)
     assert not re.findall(r"\(%\w+.*\), %[xyz]mm.*\{%k\d\}", assembly)
@@ -110,6 +110,15 @@ def test_steps_of_the_search_are_vectors(code):
     assert {
         name for name, (vectors, singles) in found.items() if not vectors or singles > 3
     } == set()
+
+
+@pytest.mark.parametrize("level", [*target.LEVELS])
+def test_quotients_are_divisions_where_these_are_the_faster_ones(level):
+    code = launch.pass_code("backward", "weigh_rows", contract.LOGISTIC, 4)
+    text = machine.with_divisions(now.translated(code), level, "")
+    assert ('"reciprocal-estimates"="none"' in text) == (level == "x86-64-v3")
+    if level == target.target()[0]:
+        assert ("rcp" in machine.assembly(text, code.symbol)) == (level != "x86-64-v3")
 
 
 def test_no_function_is_compiled_with_the_options_of_its_first_caller():

@@ -108,6 +108,40 @@ def test_scores_get_the_same_where_the_temperature_is_a_number(link, dtype):
     assert bool(slopes[0].any())
 
 
+@pytest.mark.parametrize("link", EVERY)
+@pytest.mark.parametrize("spoilt", [np.nan, INF, 3e38])
+def test_scores_out_of_play_may_have_any_cotangent(link, spoilt, rng):
+    """A sum with such a one tells, and that row is gone over once more, with care."""
+    link = link if isinstance(link, str) else links.entmax(link)
+    for n in (9, 40, 150, 700):
+        x, g = rng.standard_normal((2, 20, n)).astype("float32")
+        x[:10, ::3] = -INF
+        x[10:, ::5] = LOWEST
+        gone = x < -1e30
+        found = []
+        for each in (0, spoilt):
+            leaf, given = torch.tensor(x, requires_grad=True), torch.tensor(np.where(gone, each, g))
+            p = soft_topk(leaf, 3, temperature=2, link=link)
+            found.append(torch.autograd.grad(p, leaf, given.float())[0].numpy())
+        assert np.abs(found[1] - found[0]).max() <= 1e-6 * np.abs(found[0]).max()
+        assert not found[1][gone].any()
+
+
+@pytest.mark.parametrize("link", ENDLESS)
+def test_scores_out_of_play_have_no_slope_however_near_they_are(link, rng):
+    x = np.full((4, 60), np.float32(LOWEST / 2))
+    for least in range(1, 9):  # most are among the next numbers above, a temperature apart
+        x = np.where(np.arange(60) % 9 < least, x, np.nextafter(x, np.float32(0)))
+    gone = x <= LOWEST / 2
+    leaf = torch.tensor(x, requires_grad=True)
+    p = soft_topk(leaf, 3, temperature=3e31, link=link)
+    (slope,) = torch.autograd.grad(
+        p, leaf, torch.tensor(1e30 * rng.standard_normal(x.shape)).float()
+    )
+    assert not slope[gone].any()
+    assert slope[~gone].all()
+
+
 def test_a_sum_that_was_off_in_tiny_units():
     unit = np.float32(2.0829783e-19)
     x = np.array([2, 2, 2, 0, -3, 2, 0, 3, 2], np.float32) * unit

@@ -48,9 +48,9 @@ HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in i
 
 
 @cache
-def abreast_up_to() -> int:
-    """Return how many entries the longest rows have that are computed abreast here."""
-    return layout.SHORT if native.has_wide_vectors() else layout.SHORT_NARROW
+def abreast_up_to(back: bool = False) -> int:
+    """Return how many entries the longest rows have that are computed abreast here, or `back`."""
+    return layout.SHORT_BACK if back else layout.SHORT[native.has_wide_vectors()]
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -69,7 +69,7 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short, names = n <= abreast_up_to(), tuple[str, ...]()
+    short, names = n <= abreast_up_to(code is AFTER), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
@@ -90,23 +90,23 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD_ROWS
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    instead = {}
-    if is_bounded(kind):  # nothing to prepare
-        instead = {"first_evaluation": layout.APPROACH if short else "evaluate"}
+    at_first = layout.APPROACH if short else "evaluate"  # of these there is nothing to prepare
+    instead = {"first_evaluation": at_first} if is_bounded(kind) else {}
     if not short:
         instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
+    groups = layout.OF_GROUPS[: None if in_rows or of_alpha else -1] * (code is AFTER and not short)
     last = layout.IN_ALPHA_ABREAST if short else layout.IN_ALPHA
-    return passes + each("alpha_loops", last * of_alpha)
+    return [*passes, *each("backward", groups), *each("alpha_loops", last * of_alpha)]
 
 
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that rows need, for links by number and bytes per number."""
     needed, ways = [*WORK, ANSWER, ASSIST], itertools.product((False, True), repeat=2)
     for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
-        for n in (abreast_up_to(), abreast_up_to() + 1):
+        for n in (1, abreast_up_to() + 1):
             needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     for each, kind in itertools.product(ANSWERS, kinds):
         needed += each.codes(kind, size)
@@ -270,9 +270,9 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     single, keeps = max(size, 4), is_bounded(kind) and abreast_up_to() < n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
-    arrays = 3 if cotangent else (0.5 if keeps and size == single else 2)  # few entries are near
+    arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2
     arrays /= 1 + (code is COMPARE and (cotangent or size > 2))  # 16 rows take as long as one
-    group = layout.together(n, arrays, n <= abreast_up_to())
+    group = layout.together(n, arrays, n <= abreast_up_to(code is AFTER))
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = work_for(kind, code if isinstance(code, Code) else ANSWER)

@@ -23,9 +23,13 @@ SERVES_OWN = True
 
 LANES = 16
 
-SHORT, SHORT_NARROW = 112, 48
+SHORT = {True: 112, False: 48}
 """Rows of so many entries are computed abreast, where vectors are of 512 bits and elsewhere: there
 a column takes two registers, or four, and the sums of a pass do not stay in all that there are.
+"""
+SHORT_BACK = 31
+"""The same of the backward pass, which has no steps that rows would share: of two vectors of 512
+bits, or four of 256, rows are faster one after another.
 """
 
 SCORE, KEPT, COTANGENT = range(3)
@@ -78,13 +82,17 @@ FORWARD = (
     "mend",
 )
 BACKWARD = ("weigh", "slope", "centre", "close_back")
+OF_GROUPS = ("weigh_rows", "slope_rows", "lever_rows")
+"""Of all rows of a group that is not abreast, in backward.py; the last where T is learned."""
+BACKWARD_ROWS = (*BACKWARD, *OF_GROUPS)
 IN_ALPHA, IN_ALPHA_ABREAST = ("bend",), ("bend_abreast",)
 LOG_IN_ALPHA, LOSS_IN_ALPHA = ("log_bend",), ("tilt", "target_tilt")
 """The last passes if the cotangent of α is wanted: see alpha_loops.py."""
 STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, MEND = range(
     len(FORWARD)
 )
-WEIGH, SLOPE, CENTRE, CLOSE_BACK = range(len(BACKWARD))
+WEIGH, SLOPE, CENTRE, CLOSE_BACK, *_OF_GROUPS = range(len(BACKWARD_ROWS))
+WEIGH_ROWS, SLOPE_ROWS, LEVER_ROWS = _OF_GROUPS
 FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale")
 KEEP, SPREAD, SUM_UP, SCALE = range(len(FORWARD), len(FORWARD_ROWS))
 """Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax;
@@ -117,7 +125,7 @@ BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
-BY_LINK |= {*WRITTEN, APPROACH}
+BY_LINK |= {*WRITTEN, APPROACH, "weigh_rows"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

@@ -172,6 +172,19 @@ def _(y):
 
 
 @intrinsic
+def multiply_add(typingctx, a, b, c):
+    """a·b + c, rounded once where a processor can: LLVM does so unasked where a·b has one use."""
+
+    def codegen(context, builder, signature, arguments):
+        number = arguments[0].type
+        takes = ir.FunctionType(number, [number] * 3)
+        fused = builder.module.declare_intrinsic("llvm.fmuladd", [number], takes)
+        return builder.call(fused, arguments)
+
+    return a(a, a, a), codegen
+
+
+@intrinsic
 def _mantissa(typingctx, x):
     """(m, n) with x = m·2ⁿ and √½ ≤ m < √2, both floats, for a normal x > 0."""
     integer, fraction, _ = _layout(x)

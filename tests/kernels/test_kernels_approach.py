@@ -84,3 +84,19 @@ def test_lanes_are_vectors(kind):
     text = str(machine.optimised(now.translated(code), code.symbol))
     assert " x float>" in text
     assert not re.findall(r"= f(?:add|sub|mul|cmp|div)[a-z ]* float ", text)
+
+
+@pytest.mark.parametrize("code", launch.WORK)
+def test_weights_of_bounded_links_are_abreast_up_to_a_length_of_their_own(code):
+    """Their losses, for which θ is found first, and their way back are not, if it is greater."""
+    wide = native.has_wide_vectors()
+    for kind in layout.SERVED:
+        more = code is launch.FORWARD and is_bounded(kind) and not wide
+        longest = layout.SHORT_BACK if code is launch.AFTER else layout.SHORT[wide]
+        longest = layout.SHORT_BOUNDED[wide] if more else longest
+        assert launch.abreast_up_to(code, kind) == longest
+        for n in longest, longest + 1:
+            assert (launch.plan_of(code, kind, 4, n, False, True).group < 0) == (n <= longest)
+            names = [each.name for each in launch.passes_of(code, kind, 4, n, False)]
+            if code in (launch.FORWARD, launch.COMPARE):
+                assert ("bring" in names) == (n <= longest)

@@ -39,6 +39,7 @@ from kofn.kernels.cpu.rows.lanes import OPEN, SPECIAL
 from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
 from kofn.kernels.cpu.runtime.intrinsics import (
     VECTORS,
+    at_once,
     never_unroll,
     pointer,
     turn,
@@ -49,15 +50,12 @@ from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 
 scale = loops.scale  # of rows that lie one after another again
-
 BLOCK = of_lanes.BLOCK
-FEW = 4
-"""Weights that are added in the precision of the scores: k is held against their sum."""
+FEW = 4  # weights that are added in the precision of the scores: k is held against their sum
 
 # Of one row, as it is:
 full_statistics, close, close_back = loops.full_statistics, loops.close, loops.close_back
-# Of a bounded link, in the place of a first evaluation, which it does not need:
-approach = of_lanes.approach
+approach = of_lanes.approach  # of a bounded link, in the place of a first evaluation
 
 
 def bring(kind: int, number: Any) -> Pass:
@@ -113,15 +111,17 @@ def statistics(kind: int, number: Any) -> Pass:
         for start in range(0, n, BLOCK):
             for r in range(LANES):
                 own[1, r], own[2, r] = zero, zero
-            for i in range(start, min(start + BLOCK, n)):
+            some = entries[start : start + BLOCK]
+            for i in range(some.shape[0]):
                 for r in range(LANES):
-                    offset = entries[i, SCORE, r] - own[0, r]
+                    offset = some[i, SCORE, r] - own[0, r]
                     own[1, r] += offset
                     own[2, r] += offset * offset
             for r in range(LANES):
                 into.total[r] += own[1, r]
                 into.squares[r] += own[2, r]
         never_unroll()
+        at_once()
 
     return one_pass
 
@@ -173,10 +173,11 @@ def first_evaluation(kind: int, number: Any) -> Pass:
         for start in range(0, n, BLOCK):
             for r in range(LANES):
                 own[2, r] = zero
-            for i in range(start, min(start + BLOCK, n)):
+            some = entries[start : start + BLOCK]
+            for i in range(some.shape[0]):
                 for r in range(LANES):
-                    v = prepare(kind, (entries[i, SCORE, r] - own[0, r]) * own[1, r])
-                    entries[i, KEPT, r] = v
+                    v = prepare(kind, (some[i, SCORE, r] - own[0, r]) * own[1, r])
+                    some[i, KEPT, r] = v
                     sums[0, r] += v if adds and single else zero
                     own[2, r] += zero if single else v
             for r in range(LANES):
@@ -184,6 +185,7 @@ def first_evaluation(kind: int, number: Any) -> Pass:
         for r in range(LANES):
             into.fresh[r], into.total[r] = 0, sums[0, r]
         never_unroll()
+        at_once()
 
     return one_pass
 

@@ -48,9 +48,12 @@ HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in i
 
 
 @cache
-def abreast_up_to(back: bool = False) -> int:
-    """Return how many entries the longest rows have that are computed abreast here, or `back`."""
-    return layout.SHORT_BACK if back else layout.SHORT[native.has_wide_vectors()]
+def abreast_up_to(code: Any = None, kind: int = LIKELY) -> int:
+    """Return how many entries the longest rows have that `code` computes abreast here."""
+    if code is AFTER:
+        return layout.SHORT_BACK
+    bounded = code is FORWARD and is_bounded(kind)
+    return (layout.SHORT_BOUNDED if bounded else layout.SHORT)[native.has_wide_vectors()]
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -69,13 +72,13 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short, names = n <= abreast_up_to(code is AFTER), tuple[str, ...]()
+    short, names = n <= abreast_up_to(code, kind), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
 
     if code is COMPARE:
-        likely = kind == LIKELY
+        likely, n = kind == LIKELY, n if short else PART  # θ is found abreast where losses are
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
         names += (layout.WRITTEN[cotangent],) * (not short and kind in layout.WITH_ODDS)
         first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
@@ -105,9 +108,8 @@ def passes_of(
 def codes(kinds: Iterable[int], size: int) -> list[Code]:
     """The code that rows need, for links by number and bytes per number."""
     needed, ways = [*WORK, ANSWER, ASSIST], itertools.product((False, True), repeat=2)
-    for code, kind, (back, in_rows) in itertools.product(WORK, kinds, ways):
-        for n in (1, abreast_up_to() + 1):
-            needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
+    for code, kind, (back, in_rows), n in itertools.product(WORK, kinds, ways, (1, PART)):
+        needed += passes_of(code, kind, size, n, back, in_rows, in_rows and kind in OF_ALPHA)
     for each, kind in itertools.product(ANSWERS, kinds):
         needed += each.codes(kind, size)
     return needed
@@ -268,11 +270,12 @@ def plan_of(
     code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
-    single, keeps = max(size, 4), is_bounded(kind) and abreast_up_to() < n <= PART
+    single, short = max(size, 4), n <= abreast_up_to(code, kind)
+    keeps = is_bounded(kind) and not short and n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2
     arrays /= 1 + (code is COMPARE and (cotangent or size > 2))  # 16 rows take as long as one
-    group = layout.together(n, arrays, n <= abreast_up_to(code is AFTER))
+    group = layout.together(n, arrays, short)
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
     run = work_for(kind, code if isinstance(code, Code) else ANSWER)
@@ -314,8 +317,7 @@ def deal(
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
-    back = cotangent is not None
-    answers = out is not None  # else the prepared entries need memory
+    back, answers = cotangent is not None, out is not None  # else prepared entries need memory
     in_rows = cotangent is None or two is not None
     in_bytes = cotangent is not None and cotangent.itemsize == 1
     plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)

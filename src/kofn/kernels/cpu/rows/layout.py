@@ -23,9 +23,10 @@ SERVES_OWN = True
 
 LANES = 16
 
-SHORT = {True: 112, False: 48}
+SHORT, SHORT_BOUNDED = {True: 112, False: 48}, {True: 112, False: 64}
 """Rows of so many entries are computed abreast, where vectors are of 512 bits and elsewhere: there
-a column takes two registers, or four, and the sums of a pass do not stay in all that there are.
+a column takes two registers, or four, and the sums of a pass do not stay in all that there are. The
+last is of the weights of bounded links elsewhere, which gain more: `approach` takes short steps.
 """
 SHORT_BACK = 31
 """The same of the backward pass, which has no steps that rows would share: of two vectors of 512

@@ -235,6 +235,32 @@ def never_unroll(typingctx):
     return types.none(), codegen
 
 
+@intrinsic
+def at_once(typingctx):
+    """Called after `never_unroll` where all innermost loops are over 16 lanes: each becomes
+    operations on one vector, whatever registers that takes, and sums stay in these.
+
+    Otherwise a loop remains where a register does not hold all lanes, which stores every sum and
+    loads it again. Not where there are so many sums that they do not stay in registers either.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        module, blocks, ends = builder.module, builder.function.blocks, {}
+        width = ir.MetaDataString(module, "llvm.loop.vectorize.width"), ir.IntType(32)(16)
+        hint, places = module.add_metadata(width), {each: i for i, each in enumerate(blocks)}
+        for place, block in enumerate(blocks):
+            if block.is_terminated and "llvm.loop" in block.terminator.metadata:
+                to = block.terminator.operands
+                ends[place] = min(places[each] for each in to if each in places)
+        for end, begin in ends.items():
+            if not any(begin < other and last < end for last, other in ends.items()):
+                loop = blocks[end].terminator.metadata["llvm.loop"]
+                loop.operands = (*loop.operands, hint)
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
 def _compared(how: str) -> Any:
     """Return an intrinsic that compares AT_ONCE numbers, from an address on, with a bound of their
     type: a bit for each.

@@ -11,12 +11,25 @@ from kofn import losses
 from kofn.adapters import labelled
 from kofn.links.table import TABLE
 
+
+def of_cosines(name):
+    """A loss with a margin of scores, whose cosines are less than 1."""
+
+    def loss(x, target, **options):
+        whole, logits = getattr(losses, name)(x.tanh(), target, **options)
+        return whole + 0.1 * logits.masked_fill(logits.isinf(), 0.0).cos().mean()
+
+    return loss
+
+
 LOSSES = {
     "softmax": losses.softmax_loss,
     "sparsemax": losses.sparsemax_loss,
     "entmax": losses.entmax_loss,
     "alpha": partial(losses.entmax_loss, alpha=1.3),
     "topk_cross_entropy": partial(losses.topk_cross_entropy, k=3),
+    "am_softmax": of_cosines("am_softmax"),
+    "arcface": of_cosines("arcface"),
     **{f"topk {name}": partial(losses.topk_loss, link=name) for name in TABLE},
     **{f"weights {name}": partial(losses.topk_loss, link=name) for name in TABLE},
 }
@@ -130,7 +143,7 @@ def test_a_boolean_target_goes_by_the_node(monkeypatch):
 
 
 @pytest.mark.parametrize("case", ["ignored", "range", "infinite", "masked", "none", "spoilt"])
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy", "arcface"])
 def test_unusual_rows_go_the_long_way(name, case, monkeypatch):
     x, labels = rows(12, torch.float64)
     if case in ("ignored", "range"):
@@ -156,7 +169,7 @@ def test_unusual_rows_go_the_long_way(name, case, monkeypatch):
 def test_no_label_is_read_beyond_its_row():
     """It would be the memory of another row, or of nobody."""
     x, labels = rows(300, torch.float32)
-    for name in ("softmax", "sparsemax", "topk linear"):
+    for name in ("softmax", "sparsemax", "topk linear", "am_softmax"):
         for label in (-(2**40), -1, 300, 2**40):
             labels[3] = label
             with pytest.raises(ValueError, match=f"got {label}"):
@@ -182,7 +195,7 @@ def test_wrong_arguments_have_their_errors():
             losses.topk_cross_entropy(x, labels, k)
 
 
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy"])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "topk_cross_entropy", "arcface"])
 def test_a_checkpoint_keeps_as_many_tensors_again(name):
     x, labels = rows(12, torch.float64)
     x = x.requires_grad_()
@@ -223,7 +236,7 @@ def test_slopes_take_the_memory_of_what_was_kept_for_them_alone():
     assert torch.equal(x.grad, wanted)
 
 
-@pytest.mark.parametrize("name", ["softmax", "topk logistic"])
+@pytest.mark.parametrize("name", ["softmax", "topk logistic", "arcface"])
 def test_a_loss_and_its_slopes_are_differentiated_together(name, monkeypatch):
     """Both cotangents come at once, and the last time."""
     x, labels = rows(300, torch.float32)

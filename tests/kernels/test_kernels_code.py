@@ -33,7 +33,7 @@ BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST, layout.APPROACH})
 def loops_of(kind, size):
     """The passes of a link, by name."""
     served = dict.fromkeys(OF_ALPHA, contract.OF_ALPHA)
-    served |= dict.fromkeys(layout.WRITTEN, layout.WITH_ODDS)
+    served |= dict.fromkeys((*layout.WRITTEN[0], *layout.WRITTEN[1]), layout.ONE_LOG)
     names = [name for name in BY_LINK if kind in served.get(name, layout.SERVED)]
     codes = [launch.pass_code(OTHER_LOOPS.get(name, "loops"), name, kind, size) for name in names]
     codes += [answer.codes(kind, size)[layout.ENTRIES] for answer in passes.ANSWERS]

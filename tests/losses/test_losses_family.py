@@ -302,17 +302,65 @@ def test_margins_move_the_target_alone(framework):
     assert framework.numpy(logits) == pytest.approx(wanted, abs=1e-6)
 
 
-@pytest.mark.parametrize("function", [losses.am_softmax, losses.arcface])
-def test_a_margin_moves_one_entry_of_a_row_and_copies_no_scores(function, rng):
+MARGINS = [losses.am_softmax, losses.arcface]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("function", MARGINS)
+def test_a_margin_moves_one_entry_of_a_row_and_copies_no_scores(function, weighted, rng):
     x = torch.tensor(rng.uniform(-1, 1, (6, 50)).astype("float32"), requires_grad=True)
-    _, logits = function(x, torch.tensor(rng.integers(0, 50, 6)))
-    node, names = logits.grad_fn, []
-    while node is not None:
-        names.append(node.name())
-        node = node.next_functions[0][0] if node.next_functions else None
-    # The logits are an answer; nothing else has a number per entry.
-    assert names[-3:] == ["ScatterBackward0", "DivBackward0", "torch::autograd::AccumulateGrad"]
-    assert len(names) == 3
+    weight, kept = torch.ones(50) if weighted else None, []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each), lambda _: None):
+        function(x, torch.tensor(rng.integers(0, 50, 6)), weight=weight)
+    # Beside the logits, which are an answer, p − t alone has a number per entry.
+    assert sum(each.numel() >= x.numel() for each in kept) == 1
+    assert not any(each.data_ptr() == x.data_ptr() for each in kept)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize(
+    "options", [{}, dict(weight=torch.arange(1.0, 10.0)), dict(dim=0)], ids=["", "weight", "dim"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("function", MARGINS)
+def test_margins_by_kernels_are_those_of_array_code(function, dtype, options, monkeypatch):
+    """Cosines of ±1, beyond π − margin, masked, NaN; labels that do not count; and derivatives."""
+    x = torch.randn(9, 9, generator=torch.Generator().manual_seed(0)).tanh().to(dtype)
+    x[1, 2], x[2, 3], x[3], x[4, 4] = 1.0, -1.0, torch.finfo(dtype).min, math.nan
+    x[5, 4], x[6, 2], x[0, 0], x[8, 1] = -0.99, -math.inf, 1 + 1e-6, 0.3
+    labels = torch.tensor([0, 2, 3, 1, 4, 4, 2, -100, 1])
+    close = dict(rtol=1e-5, atol=1e-5) if dtype.itemsize > 2 else dict(rtol=0.02, atol=0.1)
+
+    def called(rows, margin):
+        leaf = (x[rows].T if "dim" in options else x[rows]).clone().requires_grad_()
+        loss, logits = function(leaf, labels[rows], margin=margin, temperature=0.3, **options)
+        known = logits.double().masked_fill(~logits.isfinite(), 0.0)
+        (first,) = torch.autograd.grad(loss + known.cos().sum(), leaf, create_graph=True)
+        alone = function(leaf, labels[rows], margin=margin, temperature=0.3, **options)[0]
+        (plain,) = torch.autograd.grad(alone, leaf)
+        by = torch.linspace(0, 1, first.numel()).reshape(first.shape)
+        (second,) = torch.autograd.grad((first * by).sum(), leaf)
+        return loss.detach(), logits.detach(), first.detach(), plain, second
+
+    for margin in (0.5, 2):
+        for rows in ([0, 1, 2, 5, 8], [*range(3), *range(5, 9)], list(range(9))):
+            monkeypatch.delenv("KOFN_KERNELS", raising=False)
+            found = called(rows, margin)
+            monkeypatch.setenv("KOFN_KERNELS", "reference")
+            for one, other in zip(found, called(rows, margin), strict=True):
+                torch.testing.assert_close(one, other, equal_nan=True, **close)
+
+
+@pytest.mark.parametrize("function", MARGINS)
+def test_derivatives_of_margins(function, rng):
+    x = torch.tensor(rng.uniform(-0.99, 0.99, (4, 7)), requires_grad=True)
+    labels = torch.tensor([0, 6, -100, 3])
+
+    def both(x):
+        return function(x, labels, temperature=0.5, reduction="sum")
+
+    assert gradcheck(both, x)
+    assert gradgradcheck(both, x)
 
 
 def test_arcface_is_safe_at_the_ends_and_falls_all_the_way():

@@ -31,31 +31,27 @@ def reduced(
     operation: Operation, settings: tuple[Any, ...], link: tuple[Any, Any], scores: Any,
     target: Any, temperature: Any, dim: Any, mask: Any, reduction: Any,
     weight: Any = None, label_smoothing: Any = 0.0, ignore_index: Any = -100, k: Any = ONE,
+    margin: Any = None,
 ) -> Any:  # fmt: skip
     """Return the mean or the sum of losses whose slope is (p − t)/T, or of −log p; None if the call
-    is another.
+    is another. With a `margin`, settings of PLACED, return the logits, too.
 
     `link` is one by its name, or as an object, and alpha of entmax, or None; other arguments are
     the caller's, unchecked.
     """
     if mask is not None or weight is not None or type(label_smoothing) not in NUMBERS:
         return None
-    state = None if sys.modules.get("torch") is None else of_torch.state
-    if state is None or not (state.is_eager(scores) and state.is_eager(target)):
+    if label_smoothing != 0 or type(reduction) is not str or not are_rows(scores, target, dim):
         return None
     torch, shape, dtype = sys.modules["torch"], scores.shape, target.dtype
     is_labels = dtype is torch.int64 and target.shape == shape[:-1]
     if not (is_labels or (dtype in (scores.dtype, torch.bool) and target.shape == shape)):
         return None
-    if not (scores.is_cpu and target.is_cpu and kernels.wanted()) or label_smoothing != 0:
-        return None
-    if type(dim) is not int or dim != -1 or type(reduction) is not str:
-        return None
     if type(ignore_index) is not int or type(temperature) not in NUMBERS:
         return None
     if type(link[0]) is not str or type(link[1]) not in (*NUMBERS, type(None)):
         return None
-    own = is_labels, settings, link, temperature, reduction, ignore_index, k
+    own = is_labels, settings, link, temperature, reduction, ignore_index, k, margin
     key = operation, shape, scores.dtype, dtype, *own
     call: Any = _kept.get(key)
     if call is None:
@@ -70,9 +66,18 @@ def reduced(
     return None if answers is None else answers[0]
 
 
+def are_rows(scores: Any, target: Any, dim: Any) -> bool:
+    """Return whether these are plain tensors in main memory, with rows along the last dimension."""
+    state = None if sys.modules.get("torch") is None else of_torch.state
+    if state is None or not (state.is_eager(scores) and state.is_eager(target)):
+        return False
+    known = scores.is_cpu and target.is_cpu and kernels.wanted()
+    return bool(known and type(dim) is int and dim == -1)
+
+
 def _call_of(
     operation: Operation, scores: Any, target: Any, is_labels: bool, settings: Any, link: Any,
-    temperature: Any, reduction: str, ignored: int, k: Any,
+    temperature: Any, reduction: str, ignored: int, k: Any, margin: Any,
 ) -> Any:  # fmt: skip
     """Return a Call of torch/labelled.py for such arguments; None if they do not make one."""
     torch, shape = sys.modules["torch"], scores.shape
@@ -92,9 +97,14 @@ def _call_of(
         return None
     if not is_labels and operation is not LOSS:
         return None
-    make = import_module(f"{__package__}.torch.labelled").Call
+    if margin is not None and (scores.itemsize == 2 or not is_labels):
+        return None
+    home = import_module(f"{__package__}.torch.labelled")
+    make = home.Call
     count = math.prod(shape[:-1]) if reduction == "mean" else 1
     left = operation.of.without_tensors(given)
+    if margin is not None:
+        return home.with_margin(margin, given, backend, settings, count)
     if operation is not LOSS:
         return make(operation, operation.kernel, backend, left, settings, count)
     each, share, ready = None, 1, kernels.ready()

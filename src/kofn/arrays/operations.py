@@ -319,13 +319,13 @@ def same(a: Array, b: Array) -> bool:
     return a.equal(b) if is_torch(a) and is_torch(b) else np.array_equal(a, b)
 
 
-def replaced_along_last(x: Array, indices: Array, values: Array) -> Array:
-    """Return `x` with `values` at the indices along the last axis."""
+def replaced_along_last(x: Array, indices: Array, values: Array, is_own: bool = False) -> Array:
+    """Return `x`, which nobody else has if `is_own`, with `values` at indices of the last axis."""
     if is_torch(x):
         return _scattered(x, indices, values)
     if is_jax(x):
         return _replaced(x, indices, values)
-    return _put(np.array(x, order="C"), indices, values)
+    return _put(np.array(x, order="C", copy=None if is_own else True), indices, values)
 
 
 def power_of_two(x: ArrayT) -> ArrayT:

@@ -161,6 +161,15 @@ class ChoiceKernels(Protocol):
     ) -> tuple[Any, Any]:
         """Return the cotangents of the scores, (…, n), and of the temperature, (…)."""
 
+    margins: Callable[..., tuple[Any, ...]]
+    """(x, labels, margin, whether it is an angle, T, whether losses are wanted, and p − t) ->
+    (logits of MARGINED, cosines at labels or ∞, losses, p − t); a GPU has others in its rows.
+    """
+    margin_gradients: Callable[..., Any]
+    """(cotangent of logits, labels, such cosines, margin, whether it is an angle, 1/T) -> that of
+    cosines.
+    """
+
 
 class NoiseKernels(Protocol):
     """The functions of a backend for `maps/argmax/quadrature.py`: y (…, n), numbers of quadrature

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Never
 
+from kofn.adapters import labelled, route
 from kofn.arrays.autodiff import divided, stop_gradient
 from kofn.arrays.checks import check_mask, check_number, check_same_kind
 from kofn.arrays.form import Form, form_of
@@ -15,7 +16,6 @@ from kofn.arrays.kinds import (
     compute_dtype,
     framework,
     full_like,
-    is_torch,
     move_axis,
     namespace,
 )
@@ -26,12 +26,16 @@ from kofn.arrays.operations import (
     take_along_last,
     with_undivided_rows,
 )
-from kofn.arrays.tracing import is_known
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, Reduction
 from kofn.losses import at_once
 from kofn.losses.fenchel_young import softmax_loss
-from kofn.losses.targets import Target, labelled, prepared
+from kofn.losses.targets import Target, prepared
+from kofn.losses.targets import labelled as target_of_labels
+from kofn.operations.margins import PLACED, at_labels
+from kofn.operations.truncated import TRUNCATED_LOSS
 from kofn.rows.given import without_deleted
+from kofn.rows.numbers import NUMBERS
 
 __all__ = ["am_softmax", "arcface"]
 
@@ -150,7 +154,19 @@ def _turned(cosine: Array, margin: Array) -> Array:
     return xp.where(cosine > -xp.cos(margin), turned, cosine - margin * xp.sin(margin))
 
 
+def _tilt(cosine: Array, margin: Array) -> Array:
+    """Return the slope of `_turned` in the cosine."""
+    xp = namespace(cosine)
+    square = (1 - cosine) * (1 + cosine)
+    inside = square > 4 * float(xp.finfo(cosine.dtype).eps)
+    cotangent = xp.where(inside, cosine / xp.sqrt(xp.where(inside, square, 1.0)), 0.0)
+    tilted = xp.cos(margin) + cotangent * xp.sin(margin)
+    return xp.where(cosine > -xp.cos(margin), tilted, 1.0)
+
+
 AT_TARGET: Any = (lambda cosine, margin: cosine - margin), _turned
+SLOPES: Any = (lambda cosine, margin: cosine * 0.0 + 1.0), _tilt
+"""Of the target's cosine with its margin, by whether that is an angle."""
 
 
 def _with_margin(
@@ -165,6 +181,12 @@ def _with_margin(
     **options: Any,
 ) -> tuple[Any, Any]:
     ignored = options["ignore_index"]
+    if type(margin) in NUMBERS and 0 <= margin < math.inf:  # another one is an error
+        likely: Any = TRUNCATED_LOSS, (None, None), ("exponential", None)
+        given: Any = *likely, cosines, target, temperature, dim, mask, reduction
+        both: Any = labelled.reduced(*given, **options | dict(margin=(margin, turned, SLOPES)))
+        if both is not None:
+            return both
     form_of(cosines, dim, "cosines")  # errors name the argument by the caller's word
     if mask is not None:
         check_mask(mask, cosines, "cosines")
@@ -189,53 +211,59 @@ def _logits(
     checked, labels = prepared(
         cosines, target, temperature, dim, mask, reduction, ignore_index=ignored
     )
-    form, at_target = checked.form, AT_TARGET[turned]
+    form, change, t = checked.form, AT_TARGET[turned], checked.temperature
     with form.quiet():
         known = cast(without_deleted(cosines), compute_dtype(cosines))
         x = with_undivided_rows(form.turned(known))
-        m, t = _margin(margin, cosines, form.n, x), checked.temperature
+        m = _margin(margin, cosines, form.n, x)
         if labels.labels is None or not form.n:
-            return form, _over(_with_margins(at_target, x, m, labels), t)
-        place, moved = _at_label(at_target, x, m, labels)
-        if is_torch(x) and is_known(x) and type(t) is float:  # one array, and no copy of it
-            numbers: Any = x / t
-            return form, numbers.scatter_(-1, cast(place, form.xp.int64), moved / t)
-        return form, _over(replaced_along_last(x, place, moved), t)
+            return form, _over(_with_margins(change, x, m, labels), t)
+        if is_at_hand(x) and type(t) is float and type(margin) in NUMBERS:
+            ones, used = cast(labels.labels, form.xp.int64), labels.used
+            ones = ones if used is None else form.xp.where(used, ones, -1)
+            own = float(margin), turned, t, SLOPES, form.n
+            logits = route.by_kernel(PLACED, x, ones, settings=own)
+            if logits is not None:
+                return form, logits
+        return form, _placed(change, x, *_places(x, m, labels), t)
 
 
 def _again(x: Array, target: Array, *, margin: float, turned: int, t: float, ignored: int) -> Array:
     """Return the logits of rows on a device with all of their derivatives."""
-    labels = labelled(target, x, stop_gradient(x), ignored, x.shape[-1])
+    labels = target_of_labels(target, x, stop_gradient(x), ignored, x.shape[-1])
     x = cast(without_deleted(x), compute_dtype(x))
-    place, moved = _at_label(AT_TARGET[turned], x, full_like(x, (), margin), labels)
-    return _over(replaced_along_last(x, place, moved), t)
+    return _placed(AT_TARGET[turned][0], x, *_places(x, full_like(x, (), margin), labels), t)
+
+
+def _placed(change: Any, x: Array, place: Array, some: Array, margin: Array, t: Any) -> Array:
+    """Return `PLACED` by array code."""
+    cosine = take_along_last(x, place)
+    moved = at_labels(change, cosine, margin, some, cosine)
+    return replaced_along_last(_over(x, t), place, _over(moved, t), is_own=True)
 
 
 def _over(x: Array, t: Any) -> Array:
     return x / t if type(t) is float else divided(x, t[..., None])
 
 
-def _with_margins(at_target: Any, x: Array, margin: Array, labels: Target) -> Array:
+def _with_margins(change: Any, x: Array, margin: Array, labels: Target) -> Array:
     """Add the margin to the target's cosines of rows, for weights as a target."""
     xp, wanted = namespace(x), labels.dense()[..., : x.shape[-1]]
     # An index out of range marks none; a cosine of −inf is out of play and has no angle.
     wanted = xp.where(xp.isnan(wanted) | xp.isinf(stop_gradient(x)), 0.0, wanted)
     # Both branches of a `where` are differentiated.
     at = xp.where(wanted == 0, 0.0, x)
-    return x + xp.where(wanted == 0, 0.0, wanted * (at_target(at, margin) - at))
+    return x + xp.where(wanted == 0, 0.0, wanted * (change(at, margin) - at))
 
 
-def _at_label(at_target: Any, x: Array, margin: Array, labels: Target) -> tuple[Array, Array]:
-    """Return the places of one label per row, and the cosines there with the margin."""
+def _places(x: Array, margin: Array, labels: Target) -> tuple[Array, Array, Array]:
+    """Return the place of the label of each row, whether the label counts, and its margin."""
     assert labels.labels is not None
     xp, place = namespace(x), labels.labels[..., None]
-    cosine = take_along_last(x, place)
-    margin = margin if margin.ndim == 0 else of_places(margin, place)
-    some = ~xp.isinf(stop_gradient(cosine))
+    some = ~xp.isinf(take_along_last(stop_gradient(x), place))
     for known in (labels.used, None if labels.valid is None else labels.valid == 1):
         some = some if known is None else some & known[..., None]
-    at = xp.where(some, cosine, 0.0)
-    return place, xp.where(some, at_target(at, margin), cosine)
+    return place, some, margin if margin.ndim == 0 else of_places(margin, place)
 
 
 def _margin(margin: Any, cosines: Array, n: int, x: Array) -> Array:

@@ -57,7 +57,7 @@ def recorded(
     call = Call(operation, run, backend, left, settings, count, count + len(tensors))
     onward = operation.onward is not None and operation.goes_onward(rows, *arrays)
     if onward and (len(tensors) == 1 or not any(one.requires_grad for one in tensors[1:])):
-        answer: Tensor = _apply_onward(call, *arrays, *tensors)[0]
+        answer: Tensor = apply_onward(call, *arrays, *tensors)[0]
     else:
         answer = apply(call, *arrays, *tensors)
     return answer
@@ -131,7 +131,8 @@ class _Onward(torch.autograd.Function):
                 continue
             again = torch.is_grad_enabled() or not (is_eager(each) or has_whole_rows(each))
             known["cotangent"], known["dtype"] = each, each.dtype if again else dtype
-            in_x = run(way, backend, rows, *[known[name] for name in way.own])
+            by = _plainly if again and way.plain is not None else run
+            in_x = by(way, backend, rows, *[known[name] for name in way.own])
             in_x = in_x[0] if type(in_x) is tuple else in_x
             in_scores = in_x if in_scores is None else in_scores + in_x
         if in_scores is not None and in_scores.dtype is not dtype:
@@ -141,7 +142,7 @@ class _Onward(torch.autograd.Function):
 
 # Function.apply asks whether a transform is active, which callers know.
 apply: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
-_apply_onward: Callable[..., Any] = super(torch.autograd.Function, _Onward).apply
+apply_onward: Callable[..., Any] = super(torch.autograd.Function, _Onward).apply
 
 
 def _by_way_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import cell, is_eager, is_last
 from kofn.operations.losses import scaled
+from kofn.operations.margins import PLACED
 from kofn.operations.operation import Operation
+from kofn.operations.truncated import TRUNCATED_LOSS
 
 
 class Call(NamedTuple):
@@ -44,17 +47,20 @@ class Call(NamedTuple):
             if least.item() < 0 or most.item() >= x.shape[-1]:
                 return None
         answers = None if self.ready is None else self.ready(x, target, learned)
-        if answers is None:
+        known = answers is not None
+        if not known:
             rows = self.operation.of.with_tensors(self.rows, (x,))
             wanted = (int(learned),) if self.operation.has_slopes else ()
             answers = self.kernel(self.backend, rows, target, *self.settings, *wanted)
             if self.share > 1 and learned:
                 answers[1].div_(self.share)
+        elif not answers:
+            return None
         total = answers[0].sum()
         of_all = cell(total)
         if not math.isfinite(of_all.value):
             return None
-        if target.ndim == x.ndim and not answers[0].min().item() > 0:
+        if not known and target.ndim == x.ndim and not answers[0].min().item() > 0:
             return None
         of_all.value /= self.divisor if self.operation.has_slopes else -self.divisor
         return total, answers
@@ -141,6 +147,48 @@ class _ReducedLogs(torch.autograd.Function):
         again = eager.Call(operation, _none, call.backend, call.rows, (), 1, 2)
         given = again, rows, (labels, x), (theta,)
         return None, eager.by_array_code(*given, each, (False, True))[1], None
+
+
+class WithMargin(NamedTuple):
+    """The same of cosines, whose PLACED are the logits of a Call: one pass over rows for both."""
+
+    of_logits: Call
+    placed: eager.Call
+
+    def answers(self, x: Any, target: Any, learned: bool) -> Any:
+        """Return ((the reduced loss, logits),), or None."""
+        call, (margin, turned, t, *_) = self.placed, self.placed.settings
+        logits, cosine, *kept = call.backend.margins(x, target, margin, turned, t, True, learned)
+        # Once: what nodes of autograd keep besides tensors is there for as long as they are.
+        of_x, of_logits = [(logits, cosine)], [kept]
+        own = self.of_logits._replace(ready=lambda *_: of_logits.pop())
+        if learned:
+            logits = eager.apply_onward(call._replace(run=partial(_once, of_x)), target, x)[0]
+            whole = own.applied(logits, target)
+        else:
+            whole, *_ = own.answers(logits, target, False) or (None,)
+        return None if whole is None else ((whole, logits),)
+
+    def applied(self, x: Tensor, target: Tensor) -> Any:
+        """Return the reduced loss and logits, which autograd records; or None."""
+        both = self.answers(x, target, True)
+        return None if both is None else both[0]
+
+
+def _once(known: list[Any], operation: Operation, backend: Any, rows: Any, *own: Any) -> Any:
+    """Return what is known the first time, and later what a kernel gives."""
+    return known.pop() if known else operation.kernel(backend, rows, *own)
+
+
+def with_margin(
+    margin: tuple[Any, ...], given: Any, backend: Any, settings: Any, count: int
+) -> WithMargin:
+    """Return the call of a loss, whose Call would have these arguments, with a margin."""
+    number, turned, steep = margin
+    own = float(number), turned, given.temperature, steep, given.form.n
+    placed = eager.Call(PLACED, _none, backend, None, own, 1, 2)
+    left = TRUNCATED_LOSS.of.without_tensors(given)._replace(temperature=1.0)
+    return WithMargin(Call(TRUNCATED_LOSS, _none, backend, left, settings, count), placed)
 
 
 _apply: Callable[..., Any] = super(torch.autograd.Function, _Reduced).apply

@@ -106,8 +106,8 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any] | None:
     """Return the function of scores, a target as this one, and whether slopes are wanted, that
-    returns losses, (p − t)/share, for a power of 2, and Σ(p − t)z; None if a row was given up, or
-    several threads would work.
+    returns losses, (p − t)/share, for a power of 2, and a number per row; None if a row was given
+    up, or several threads would work, and nothing if a loss of weights is not above 0.
 
     It is for rows of any length: even long ones wait for Python. None if soft targets, which
     weights may be, are for array code.
@@ -120,7 +120,7 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
         return None
     which, jobs = layout.G if dense else layout.LABELS, []
     for answers in (short, True):
-        plan = plan_of(COMPARE, kind, size, n, dense, answers, True, in_bytes)
+        plan = plan_of(COMPARE, kind, size, n, dense, answers, False, in_bytes)
         jobs.append((plan, *_words_of(rows, plan, kind)))
         jobs[-1][1][layout.BYTES] = in_bytes
     jobs[True][1][layout.SHARE] = share if share > 1 else 0
@@ -139,6 +139,8 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
         if dense:  # k is the sum of the target, which is written there
             job[layout.K] = scratch + 8 * plan.width
         plan.run(job.buffer_info()[0], scratch, alpha, True)
+        if job[layout.COSTLESS]:
+            return ()
         return None if job[layout.GIVEN_UP] or own is None else (loss, residual, lever)
 
     return found

@@ -49,11 +49,6 @@ def integral(z: Real) -> Real:
     return rest, z > 0, rest + away * t
 
 
-def odds(a: Real, b: Real) -> Real:
-    """e^−|z|; G, less z far up, is log(1 + e^−|z|), so that several have one logarithm."""
-    return over(least(a, b), greatest(a, b))
-
-
 def quantile(q: Real) -> Real:
     """F⁻¹(q) for a bracket: a few digits are enough."""
     return log(q) - log1p(-q)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from math import inf, log, prod
+from math import cos, inf, log, prod, sin
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ _MODULES = {
     "ranked": "choice.ranked",
     "truncated": "choice.truncated",
     "back": "choice.truncated",
+    "margins": "choice.margins",
+    "margins_back": "choice.margins",
     "required": "choice.required",
     "cutoffs": "choice.binned",
     "binned": "choice.binned",
@@ -147,6 +149,49 @@ def truncated_gradients(
     out, each = memory.empty_like(x), memory.empty(x, x.shape[:-1])
     _deal_truncated("back", x, temperature, weights, out, each, 0, 1.0, cotangent=cotangent)
     return out, each
+
+
+def margins(
+    x: Array, labels: Array, margin: float, turned: int, temperature: float,
+    with_losses: bool = False, slopes: bool = False,
+) -> tuple[Array | None, ...]:  # fmt: skip
+    """Logits with a margin at labels, int64 per row, and the cosines there, ∞ where there is none;
+    if wanted, the cross-entropy of logits, and p − t.
+
+    No scores are of half precision.
+    """
+    memory = memory_of(x)
+    x, batch = memory.packed(x), x.shape[:-1]
+    out, cosines = memory.empty(x, x.shape), memory.empty(x, batch)
+    loss = memory.empty(x, batch) if with_losses else None
+    residual = memory.empty(x, x.shape) if slopes else None
+    made, how = (out, cosines, loss, residual), (margin, turned)
+    _deal_margins("margins", x, labels, made, how, temperature, x.shape[-1])
+    return made
+
+
+def margin_gradients(
+    cotangent: Array, labels: Array, cosines: Array, margin: float, turned: int, by: float
+) -> Array:
+    """The cotangents of logits times a number, and at labels times the slope of their cosines."""
+    memory = memory_of(cotangent)
+    cotangent = memory.packed(cotangent)
+    out = memory.empty(cotangent, cotangent.shape)
+    made = out, memory.packed(cosines), None, None
+    _deal_margins("margins_back", cotangent, labels, made, (margin, turned), by, 0)
+    return out
+
+
+def _deal_margins(
+    name: str, x: Array, labels: Array, made: tuple[Array | None, ...], how: tuple[float, int],
+    number: float, room: int,
+) -> None:  # fmt: skip
+    memory, (margin, turned) = memory_of(x), how
+    labels = memory.packed(labels)
+    places = (0 if one is None else memory.address(one) for one in made)
+    bits = struct.unpack("3q", struct.pack("3d", margin, sin(margin), cos(margin)))
+    job = memory.address(x), memory.address(labels), *places, turned, *bits
+    _offer(name, x, job, number, room, (x, labels, made), cleared=())
 
 
 def _deal_truncated(

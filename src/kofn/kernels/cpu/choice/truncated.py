@@ -235,7 +235,7 @@ def _still(x, lowest, bad, label, count, e):
 
 
 @plain
-def _softmax(x, k, share, log_least, t, label, what, lowest, e, wanted):
+def softmax(x, k, share, log_least, t, label, what, lowest, e, wanted):
     """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
 
     With a label and k alone, scores equal to the k-th share the places left; else all are kept.
@@ -300,7 +300,7 @@ def truncated(kind: int, number: Any) -> Any:
             x, t = xs[r * n : r * n + n], ts[r]
             answers[r] = number(math.nan)  # of a label out of range
             if label < n and (label >= 0 or not labelled):
-                answers[r] = _softmax(x, k, share, log_least, t, label, what, lowest, out, wanted)
+                answers[r] = softmax(x, k, share, log_least, t, label, what, lowest, out, wanted)
 
     return served(work)
 

@@ -17,8 +17,6 @@ above = by_kind(
     OF_ENTRIES, "above", "z, part, rise, edge", others="max(part - (z + edge), real(z, 0.0))"
 )
 """G(z) − z where ½ < F < 1 and `part` is G(z): it may be far less than either."""
-odds = by_kind(OF_ENTRIES, "odds", "a, b", others="real(a, math.nan)")
-"""e^−|z| of e^z = a/b, where G, less z above the mean, is log(1 + e^−|z|)."""
 bent_of = by_kind(OF_ENTRIES, "omega", "q, rise", others="real(q, math.nan)")
 logarithm = by_kind(OF_ENTRIES, "logarithm", "z, rise", others="real(z, math.nan)")
 """log F(z)."""

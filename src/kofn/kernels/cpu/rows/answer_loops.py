@@ -12,14 +12,14 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import LOGISTIC
-from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged, odds
+from kofn.kernels.cpu.rows.answer_formulas import compared, log_weighed, logged
 from kofn.kernels.cpu.rows.formulas import deleted, distance, edge, prepare, tail, written
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.rows.loops import moves_of
 from kofn.kernels.cpu.runtime.intrinsics import add_to, block, plus, pointer
 from kofn.kernels.cpu.runtime.vector_math import (
     added,
-    log_beyond,
+    log_but,
     quotient,
     where_positive,
     widest_vectors,
@@ -46,64 +46,70 @@ def written_loss(kind: int, number: Any) -> Pass:
     """Do as `write` and then `loss` do of a row of finite scores in play, by what was prepared.
 
     Σ(p − t), Σ of the terms, #soft, Σw, Σwz, Σ(p − t)(x − pivot)/T. Of eight terms one logarithm
-    is taken, that of a product Π(1 + e): its part beyond 1 is kept, which has the digits of each.
+    is taken: G, less z above θ, is −log(1 − tail).
     """
-    return _written_loss(kind, number, False)
+    return _written_loss(kind, number, False, True)
 
 
 def written_label_loss(kind: int, number: Any) -> Pass:
     """The same for a target of one 1, at the score that is the pivot, given by its address."""
-    return _written_loss(kind, number, True)
+    return _written_loss(kind, number, True, True)
 
 
-def _written_loss(kind: int, number: Any, labelled: bool) -> Pass:
+def written_cost(kind: int, number: Any) -> Pass:
+    """Do as `written_loss` does, without the last three sums, which are for a T per row."""
+    return _written_loss(kind, number, False, False)
+
+
+def written_label_cost(kind: int, number: Any) -> Pass:
+    """The same for a target of one 1."""
+    return _written_loss(kind, number, True, False)
+
+
+def _written_loss(kind: int, number: Any, labelled: bool, in_temperature: bool) -> Pass:
     size = number(0).itemsize
 
     @in_loop
     def entry(x, t, kept, hi, lo, per_t, by, inverse, pivot):
-        z = distance(x, hi, lo, per_t)
+        zero, one, z = number(0), number(1), distance(x, hi, lo, per_t)
         tail_, upper, w, _ = tail(kind, kept, by, inverse, by)
-        residual = (number(1) - tail_ if upper else tail_) - t
-        hard = labelled | (t == number(0)) | (t == number(1))
-        missed = (number(1) - t if upper else -t) * z
-        apart = (x - pivot) * per_t
-        terms = missed, number(0) if hard else number(1), w, w * z, residual * apart
-        return odds(kind, kept, by), residual, terms
+        residual = (one - tail_ if upper else tail_) - t
+        soft = zero if labelled | (t == zero) | (t == one) else one
+        missed = (one - t if upper else -t) * z
+        if not in_temperature:
+            return tail_, residual, (missed, soft, zero, zero, zero)
+        return tail_, residual, (missed, soft, w, w * z, residual * ((x - pivot) * per_t))
 
     def one_pass(x, g, out, n, sums, hi, lo, per_t, by, pivot):
         widest_vectors()
         scores, targets = carray(pointer(x), n, number), carray(pointer(g), n, number)
         answers, zero, one = carray(pointer(out), n, number), number(0), number(1)
         each = carray(pointer(block(zero)), BLOCK, number)
-        marks = carray(pointer(block(zero)), BLOCK, number)
         by_, apart, pivot_, own = number(by), BLOCK // 8, number(pivot), np.int64(-1)
         if labelled:
             pivot_ = carray(pointer(np.int64(pivot)), 1, number)[0]
             own = (np.int64(pivot) - x) // size
-            marks[:] = zero
         at = number(hi), number(lo), number(per_t), by_, one / by_, pivot_
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, ts, ps = scores[start:stop], targets[start:stop], answers[start:stop]
-            marked = start <= own < stop
-            if labelled:
-                ts = marks[: xs.size]
-                if marked:
-                    marks[own - start] = one
             totals = zero, zero, zero, zero, zero
             for i in range(xs.size):
-                e, residual, terms = entry(xs[i], ts[i], ps[i], *at)
-                each[i], ps[i], totals = e, residual, plus(totals, terms)
-            if marked:
-                marks[own - start] = zero
+                tail_, residual, terms = entry(xs[i], zero if labelled else ts[i], ps[i], *at)
+                each[i], ps[i], totals = tail_, residual, plus(totals, terms)
+            if start <= own < stop:  # its distance from the pivot is 0
+                ps[own - start] -= one
+                totals = plus(totals, (-distance(pivot_, *at[:3]), zero, zero, zero, zero))
             for i in range(xs.size, BLOCK):
                 each[i] = zero
             logs = zero
             for i in range(apart):
-                beyond = each[i]
+                within, rest = each[i], one - each[i]
                 for j in range(1, 8):
-                    beyond += each[i + j * apart] * (one + beyond)
-                logs += log_beyond(beyond)
+                    tail_ = each[i + j * apart]
+                    within += tail_ * (one - within)
+                    rest *= one - tail_
+                logs -= log_but(within, rest)
             loss_ = np.float64(totals[0]) + np.float64(logs)
             add_to(sums, (added(ps), loss_, *totals[1:]))
 

@@ -267,9 +267,12 @@ def _compare(group, lanes, checked, labels):
             lanes.fresh[r] = 1.0
             left |= 1 << r
             continue
-        mean = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4])
+        apart = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4]) - pivot
+        # Scores that are all alike are the pivot; the rest is the rounding of their distance to θ.
+        known = sums[3] > 0 and abs(apart) > most * abs((hi - pivot) + lo)
         lanes.compared[r], lanes.size[r] = 1.0, sums[2]
-        lanes.in_k[r], lanes.in_t[r] = sums[1], sums[5] - sums[0] * ((mean - pivot) * per_t)
+        lanes.in_k[r] = sums[1]
+        lanes.in_t[r] = sums[5] - (sums[0] * (apart * per_t) if known else 0.0)
     return left
 
 

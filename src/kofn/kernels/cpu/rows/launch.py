@@ -50,10 +50,8 @@ HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in i
 @cache
 def abreast_up_to(code: Any = None, kind: int = LIKELY) -> int:
     """Return how many entries the longest rows have that `code` computes abreast here."""
-    if code is AFTER:
-        return layout.SHORT_BACK
-    bounded = code is FORWARD and is_bounded(kind)
-    return (layout.SHORT_BOUNDED if bounded else layout.SHORT)[native.has_wide_vectors()]
+    longest = layout.SHORT_BOUNDED if code is FORWARD and is_bounded(kind) else layout.SHORT
+    return layout.SHORT_BACK if code is AFTER else longest[native.has_wide_vectors()]
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -80,7 +78,7 @@ def passes_of(
     if code is COMPARE:
         likely, n = kind == LIKELY, n if short else PART  # θ is found abreast where losses are
         names = layout.TARGETS if cotangent else (() if likely else layout.LABELLED)
-        names += (layout.WRITTEN[cotangent],) * (not short and kind in layout.WITH_ODDS)
+        names += (layout.WRITTEN[in_rows][cotangent],) * (not short and kind in layout.ONE_LOG)
         first = passes_of(FORWARD, EXPONENTIAL if likely else kind, size, n, False)
         last = layout.LOSS_IN_ALPHA * of_alpha
         return [*first, *each("answer_loops", names), *each("alpha_loops", last)]
@@ -193,8 +191,7 @@ def losses(
     x, target = memory.packed(x), memory.packed(target)
     two, is_dense = memory.empty(x, (2, *x.shape[:-1])), target.ndim == x.ndim
     dense, labels = (target, None) if is_dense else (None, target)
-    if is_dense:
-        k = k if known else memory.empty(x, x.shape[:-1])
+    k = k if known or not is_dense else memory.empty(x, x.shape[:-1])
     if known is not None:
         residual, theta = known
     else:
@@ -274,7 +271,8 @@ def plan_of(
     keeps = is_bounded(kind) and not short and n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2
-    arrays /= 1 + (code is COMPARE and (cotangent or size > 2))  # 16 rows take as long as one
+    if code is COMPARE and (cotangent or size > 2):  # 16 rows take as long as one
+        arrays = 0.5 if size > 2 and not in_bytes else arrays / 2
     group = layout.together(n, arrays, short)
     room = layout.room(n, single, group, answer, in_bytes, keeps)
     grain, begun = GRAIN if size == single else HALF_GRAIN, room if group < 0 else layout.HEAD
@@ -317,8 +315,8 @@ def deal(
     entry = x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
-    back, answers = cotangent is not None, out is not None  # else prepared entries need memory
-    in_rows = cotangent is None or two is not None
+    back, answers = cotangent is not None, out is not None  # else what is prepared needs memory
+    in_rows = type(temperature) is not float if code is COMPARE else not back or two is not None
     in_bytes = cotangent is not None and cotangent.itemsize == 1
     plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     words = _NOTHING[:]
@@ -331,7 +329,7 @@ def deal(
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
     entries, slots = n * min(plan.chunk, count), 2 if cotangent is None else 3
     room = half.room_of(plan.width, layout.WORDS, entries, slots) if entry < size else None
-    width = plan.width if room is None else room.width
+    width = (room or plan).width
     # One thread leads, others take parts for it.
     together = crew > count and n > PART and plan.passes[0] != 0
     apart = 1 if together else crew
@@ -399,4 +397,4 @@ def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
     arrays = zip((shared_layout.SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
     places = (shared_layout.in_slot(which) if each == 2 else each * n for which, each in arrays)
     per_row = [4] * (layout.LABELS - layout.HI)
-    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED))
+    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED, COPIED))

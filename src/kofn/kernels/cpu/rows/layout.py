@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import with_formula
+from kofn.kernels.contract import LOGISTIC, with_formula
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
 SERVED = with_formula("tail", "density", "quantile")
 """The links with compiled weights; nobody asks for sums or losses of one without `integral`."""
 LOGARITHMS = with_formula("logarithm", "hazard")
-WITH_ODDS = with_formula("odds")
-"""The links whose losses of several entries take one logarithm."""
+ONE_LOG = (LOGISTIC,)
+"""The links whose losses of several entries take one logarithm: G, less z above θ, is that of
+1/(1 − tail).
+"""
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
 
@@ -104,8 +106,10 @@ the share of a loss in a mean.
 # the passes that find the weights.
 TARGETS = ("loss", "lever", "closely", "soft_loss", "tally", "from_bytes")
 LABELLED = ("label_loss", "lever", "closely")
-WRITTEN = "written_label_loss", "written_loss"
-"""Weights and loss at once, of a label or a target of weights: links with `odds`, not abreast."""
+WRITTEN = ("written_label_cost", "written_cost"), ("written_label_loss", "written_loss")
+"""Weights and loss at once, of a label or a target of weights: links of ONE_LOG, not abreast. The
+last two add up Σ(p − t)z, too, which nobody wants of a T that is one number.
+"""
 LOG_BACKWARD = "log_weigh", "log_slope", "lever"
 LABEL_HAZARD, LABEL_WEIGH, LABEL_SCALE = range(3)  # of logarithms of labels
 LOSS, LEVER, CLOSELY, SOFT_LOSS, TALLY, FROM_BYTES = range(len(TARGETS))
@@ -126,17 +130,19 @@ BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
-BY_LINK |= {*WRITTEN, APPROACH, "weigh_rows"}
+BY_LINK |= {*WRITTEN[0], *WRITTEN[1], APPROACH, "weigh_rows"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 
 # A job, the integers that every thread on it reads: first those of runtime/layout.py; how many
 # rows were given up; what `together` says; the shape, the address of a team, if there is one, and
 # of passes and arrays. Where there is no ALPHA, one α of all rows comes with the job; where there
-# is no THREE, nobody wants the cotangent of α.
+# is no THREE, nobody wants the cotangent of α. COSTLESS is not 0 after losses of weights that are
+# not all above 0, as that of a row without a label.
 GIVEN_UP, TOGETHER, N, SIZE, KIND, TEAM, PASSES = range(4, 11)
 X, G, OUT, HI, LO, K, TEMPERATURE, ALPHA, ONE, TWO, THREE, LABELS, LIKELY, BYTES = range(11, 25)
-WORDS = 25
+COSTLESS = 25
+WORDS = 26
 
 SHARE = LO
 """Where losses find θ first: what p − t is divided by, a power of 2, for the slopes of their mean;

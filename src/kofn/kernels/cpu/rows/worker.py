@@ -121,7 +121,7 @@ def compare(job, own, first, last, alpha):
                 count(group, at, words[layout.K] + start * words[layout.SIZE])
             _tell(words, own, start, group.count, alpha)
             wanted = words[layout.OUT] != 0 or not words[layout.LIKELY]
-            at_once = group.row.kind in layout.WITH_ODDS and not group.entries
+            at_once = group.row.kind in layout.ONE_LOG and not group.entries
             at_once = at_once and not words[layout.LIKELY]
             lost = not weights(group, lanes, wanted, labels, at_once)
         if words[layout.LIKELY]:
@@ -131,6 +131,8 @@ def compare(job, own, first, last, alpha):
             if words[layout.OUT]:
                 spread(group, lanes)
                 _share(group, 0 if words[layout.HI] else words[layout.SHARE])
+            if words[layout.G] and not _all_cost(lanes, group.count):
+                fetch_add(job + 8 * layout.COSTLESS, 1)
         if lost:
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
         _write_two(words, own, start, group.count)
@@ -157,6 +159,15 @@ def label_logs(job, own, first, last, alpha):
         group = _searched(words, own, start, last, alpha)
         if label_cotangents(group, lanes, words[layout.LABELS] + 8 * start):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
+
+
+@plain
+def _all_cost(lanes, count):
+    """Whether all losses are above 0."""
+    for r in range(count):  # noqa: SIM110  (compiled)
+        if not lanes.in_k[r] > 0:
+            return False
+    return True
 
 
 @plain

@@ -258,11 +258,16 @@ def _(e):
 
 
 @inline
-def log_beyond(e):
-    """log(1 + e) for e ≥ 0 of any size: the rounding of 1 + e cancels."""
-    whole = real(e, 1.0) + e
-    rounded = whole - real(e, 1.0)
-    return log(whole) * quotient(e, rounded) if rounded > real(e, 0.0) else e
+def log_but(e, rest):
+    """log(1 − e) for 0 ≤ e < 1, where `rest` is 1 − e to its last digit: which e has, if it is
+    small. The rounding of 1 − e cancels.
+    """
+    near, one = e < real(e, 0.5), real(e, 1.0)
+    whole = one - e if near else rest
+    rounded = one - whole
+    answer = log(whole)
+    close = answer * quotient(e, rounded) if rounded > real(e, 0.0) else -e
+    return close if near else answer
 
 
 @inline

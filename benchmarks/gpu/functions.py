@@ -429,7 +429,7 @@ def _others() -> Iterator[Function]:
     violations = lambda p: metrics.order_violations(-p, p)  # noqa: E731
     yield Function("metrics.order_violations", _weights_of(violations), learns=False)
     yield Function("metrics.jacobian_norm", _with_k(metrics.jacobian_norm), learns=False)
-    yield Function("temperature_for", _temperature, 0, SEARCH, learns=False)
+    yield Function("temperature_for", _temperature, learns=False)
     yield Function("classic.iterative_soft_topk", _classic(classic.iterative_soft_topk))
     yield Function("classic.ones_and_softmax", _classic(classic.ones_and_softmax))
     yield Function("classic.weighted_soft_topk", _weighted)

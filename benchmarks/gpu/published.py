@@ -38,7 +38,7 @@ ROADS = {
     "quantile": "a kernel of kofn",
     "soft_knapsack": "a kernel of kofn",
     "segment_soft_topk": "array code that waits for the host",
-    "soft_assignment": "array code that waits for the host",
+    "soft_assignment": "kernels of kofn in array code that waits for the host",
 }
 """What runs on a GPU, as README says it."""
 
@@ -52,6 +52,8 @@ ANEW = frozenset(
         *("metrics.hard_gap", "sparse_softmax", "sparse_softmax, p", "sparse_softmax_loss"),
         *("quantile", "soft_knapsack", "soft_knapsack, costs fixed", "soft_knapsack, hard"),
         *("soft_knapsack_threshold", "soft_knapsack_value"),
+        *("soft_assignment", "soft_assignment, hard", "soft_assignment_prices"),
+        *("temperature_for", "TopKRouter, assignment"),
     }
 )
 """Functions that took another road when their times were measured; empty after `make gpu`."""

@@ -28,6 +28,7 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
     """Have float32 and half-precision CPU tensors served as a GPU's are."""
     from kofn.kernels import gpu
     from kofn.kernels.gpu import launcher
+    from kofn.kernels.gpu.doubles import launch as of_doubles
     from kofn.kernels.gpu.rows import launch
     from kofn.kernels.gpu.rows.launch import shape_of
 
@@ -40,6 +41,10 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
         shape = shape_of(n)
         return shape if shape.rows == 1 else shape._replace(rows=rows)
 
+    def double(n: int) -> Any:
+        return max(rows, doubles_of(n)[0]), *doubles_of(n)[1:]
+
+    doubles_of = of_doubles.shape_of
     modules = [each for name, each in sys.modules.items() if name.startswith("kofn.")]
     with contextlib.ExitStack() as stack:
         for each in modules:
@@ -47,7 +52,9 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
                 stack.enter_context(mock.patch.object(each, "is_at_hand", is_at_hand))
         for owner, name, value in (
             (kernels, "BACKENDS", (_backend(gpu),)),
+            (gpu, "serves_doubles", lambda x, framework: _is_of(x, framework, "float64")),
             (launch, "shape_of", short),
+            (of_doubles, "shape_of", double),
             (launcher, "device_of", lambda x: contextlib.nullcontext()),
             (private, "_dispatch_modes", lambda: 0),
             (torch.Tensor, "is_cpu", False),
@@ -59,7 +66,11 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
 
 def _backend(gpu: Any) -> kernels.Backend:
     def serves(x: Any, framework: str) -> bool:
-        return framework == "torch" and str(x.dtype).removeprefix("torch.") in gpu.SERVED
+        return _is_of(x, framework, *gpu.SERVED)
 
     (found,) = [one for one in kernels.BACKENDS if one.rows.startswith("kofn.kernels.gpu")]
     return found._replace(serves=serves)
+
+
+def _is_of(x: Any, framework: str, *dtypes: str) -> bool:
+    return framework == "torch" and str(x.dtype).removeprefix("torch.") in dtypes

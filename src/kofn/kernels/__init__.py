@@ -341,6 +341,18 @@ def blocks(link: Any = None) -> Any:
     return kernels if served else None
 
 
+def doubles(x: Array, framework: str, link: Link | None, operation: str | None = None) -> Any:
+    """Return the kernels for rows of float64 on a device, or None, as where an operation takes
+    others; see gpu/doubles.
+    """
+    if not (wanted() and gpu.serves_doubles(x, framework)):
+        return None
+    kernels = _imported(f"{gpu.__name__}.doubles.launch")
+    if kernels is None or (operation is not None and operation not in kernels.ANSWERS):
+        return None
+    return kernels if kind_of(link) in kernels.SERVED else None
+
+
 def threads() -> int:
     """Return how many threads work on NumPy arrays: KOFN_NUM_THREADS, else one per processor."""
     import numpy as np

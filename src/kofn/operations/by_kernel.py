@@ -28,6 +28,8 @@ def threshold(
     """
     which, kind = "rows" if costs is None else "knapsack", "torch" if is_torch(x) else "numpy"
     backend = kernels.serving_of(which, x, kind, link)
+    if backend is None and costs is None:
+        backend = kernels.doubles(x, kind, link)
     if backend is None:
         return None
     return threshold_of(backend, Given(x, k, temperature, link, None, costs))

@@ -113,7 +113,7 @@ def _theta_back(
     """
     x: Any
     x, k, temperature, link = given[:4]
-    if not x.is_cpu and link.capped is False:
+    if not x.is_cpu and link.capped is False and hasattr(backend, "threshold_gradients"):
         return backend.threshold_gradients(x, cotangent, theta, *given[1:4])  # type: ignore[no-any-return]
     n, batch = x.shape[-1], given.batch
     each, x = cotangent.reshape(-1), x.reshape(-1, n)

@@ -25,6 +25,8 @@ try:
     from kofn.kernels.gpu.choice import ranked as ranks
     from kofn.kernels.gpu.choice import taylor as polynomials
     from kofn.kernels.gpu.choice import truncated as sets
+    from kofn.kernels.gpu.doubles import launch as gpu_doubles
+    from kofn.kernels.gpu.doubles import programs as doubles
     from kofn.kernels.gpu.knapsack import fill as purchases
     from kofn.kernels.gpu.knapsack import launch as gpu_knapsack
     from kofn.kernels.gpu.knapsack import programs as knapsacks
@@ -49,13 +51,16 @@ full = pytest.mark.full
         (
             (
                 *("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"),
-                *("per_row", "polynomials"),
+                *("per_row", "polynomials", "doubles"),
             ),
             "not full",
         ),
         pytest.param(("rows", "odd_rows"), "full", marks=pytest.mark.full),
         pytest.param(
-            ("bounds", "subsets", "losses", "own", "knapsacks", "per_row", "polynomials"),
+            (
+                *("bounds", "subsets", "losses", "own", "knapsacks", "per_row", "polynomials"),
+                "doubles",
+            ),
             "full",
             marks=pytest.mark.full,
         ),
@@ -381,6 +386,39 @@ def test_rows_with_costs_by_links_of_a_users_own_compile_to_registers_alone(link
         found, code = compiled(kernel, sm, warps, options, types=types, **constants)
         assert found["STACK"] == found["LOCAL"] == 0
         assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+OF_DOUBLES = [
+    (name, kind, n, sm, more)
+    for name, more in (
+        ("forward", dict(PRICED=True, WRITE=True)),
+        ("forward", dict(PRICED=False, WRITE=True)),
+        ("forward", dict(PRICED=True, WRITE=False)),
+        ("backward", {}),
+    )
+    for kind in formulas.SERVED
+    for n, sm in ((64, 80), (64, 100), (4096, 90))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "n", "sm", "more"),
+    [
+        pytest.param(*each, id=f"{'-'.join(map(str, each[:4]))}-{i}",
+                     marks=() if each[:4] == ("backward", contract.LOGISTIC, 4096, 90) else full)
+        for i, each in enumerate(OF_DOUBLES)
+    ],
+)  # fmt: skip
+def test_rows_of_float64_compile_to_registers_alone(name, kind, n, sm, more, compiled):
+    kernel, (rows, block, warps) = getattr(doubles, name), gpu_doubles.shape_of(n)
+    constants = dict(ROWS=rows, BLOCK=block, KIND=kind) | more
+    named = (*doubles.Given._fields, *kernel.arg_names)
+    types = {each: "*fp64" for each in named if each.endswith("_at")}
+    types |= dict(per_price="i32", per_t="i32", alpha="i64")
+    options = gpu.options_of(warps, gpu_doubles.REGISTERS)
+    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,16 @@ SERVED = ("float32", "float16", "bfloat16")
 
 def serves(x: Array, framework: str) -> bool:
     """Return whether the array is a tensor on a device that Triton compiles for, but no float64."""
-    if framework != "torch" or dtype_name(x) not in SERVED:
-        return False
-    device = x.device
-    return device.type == "cuda" and _is_supported(device)
+    return framework == "torch" and dtype_name(x) in SERVED and _is_there(x)
+
+
+def serves_doubles(x: Array, framework: str) -> bool:
+    """Return whether the array is such a tensor of float64, for `doubles`."""
+    return framework == "torch" and dtype_name(x) == "float64" and _is_there(x)
+
+
+def _is_there(x: Any) -> bool:
+    return x.device.type == "cuda" and _is_supported(x.device)
 
 
 @lru_cache

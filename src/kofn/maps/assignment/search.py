@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kofn.arrays.flow import namespace_like, only_if_like, while_loop, zeros_of
-from kofn.arrays.kinds import Array, is_jax
+from kofn.arrays.kinds import Array, is_jax, is_torch
 from kofn.links.link import Link
 from kofn.maps.assignment.margins import opened, settled
 from kofn.maps.assignment.newton import room_of
@@ -88,6 +88,7 @@ class _Task(NamedTuple):
     room: Array  # what the error of a column is relative to
     spread: Array  # of the scores
     when: Any  # only_if of flow.py, for these arrays
+    late: _Late  # the same for what few passes need
     zeros: Any  # zeros_of of flow.py
 
     def pick(self, otherwise: Array, *cases: tuple[Array, Any]) -> Array:
@@ -96,6 +97,20 @@ class _Task(NamedTuple):
             flags = flags[..., None] if otherwise.ndim > flags.ndim else flags
             otherwise = self.xp.where(flags, value, otherwise)
         return otherwise
+
+
+class _Late:
+    """`only_if` for what only late passes need: those of `_is_late`.
+
+    On a device, to ask for every flag would be to wait for it, and to do all without to ask is most
+    of the work; so the host asks once a pass, together with whether any matrix is left.
+    """
+
+    def __init__(self, when: Any) -> None:
+        self._when, self.is_now = when, True
+
+    def __call__(self, flags: Array, function: Any, otherwise: Any) -> Any:
+        return self._when(flags, function, otherwise) if self.is_now else otherwise
 
 
 class Look(NamedTuple):
@@ -171,10 +186,15 @@ def searched(p: Matrix) -> tuple[Array, Array, Array]:
         *(zero + largest, zero, zero, p.t + 0, zero, nothing, zero + COOLING, ~none, none),
     )
     zeros = zeros_of if is_jax(p.c) else xp.zeros_like
-    task = _Task(xp, p, p.t, room_of(xp, p), p.spread, only_if_like(p.c), zeros)
+    when = only_if_like(p.c)
+    task = _Task(xp, p, p.t, room_of(xp, p), p.spread, when, _Late(when), zeros)
+    elsewhere = is_torch(p.c) and not p.c.is_cpu
 
-    def unfinished(s: _State) -> Array:
-        return xp.any(s.active)
+    def unfinished(s: _State) -> Any:
+        going = xp.any(s.active)
+        if elsewhere:
+            going, task.late.is_now = xp.stack([going, xp.any(_is_late(task, s))]).tolist()
+        return going
 
     s = while_loop(p.c, unfinished, partial(_advanced, task), state, MOST)
     late = s.active & (s.hot > 0)
@@ -185,6 +205,12 @@ def searched(p: Matrix) -> tuple[Array, Array, Array]:
     )
     # As they were tried: where prices are large, to centre them again would round them.
     return s.base, s.t, s.met
+
+
+def _is_late(task: _Task, s: _State) -> Array:
+    """Return which matrices may ask for more than Newton's next step in the pass that follows."""
+    warm = (s.t > task.t) | (s.hot > 0)
+    return s.active & (warm | (s.passes >= PATIENT - 1) | (s.stalled >= 1))
 
 
 def _advanced(task: _Task, s: _State) -> _State:
@@ -216,7 +242,7 @@ def _verdict(task: _Task, s: _State, seen: Look) -> Verdict:
     spent = passes >= where(cold, enough, STAGE)
     # Prices are floats: at a temperature far below them, the sums cannot be met any closer.
     slow = s.active & (spent | (stalled >= 2) | (t > task.t))
-    rounding = task.when(slow, lambda: matrix.rounding(seen.of, seen.beta, t), xp.zeros_like(t))
+    rounding = task.late(slow, lambda: matrix.rounding(seen.of, seen.beta, t), xp.zeros_like(t))
     close = (error < 1e-4) & spent & ~cold
     for limit, least in ((4, 1), (1e3, 3), (1e5, STALLED)):
         close = close | (error < limit * tolerance) & (stalled >= least)
@@ -258,7 +284,7 @@ def _shortened(task: _Task, s: _State, seen: Look) -> tuple[Array, ...]:
 
     wanted = s.active & careful & (~good | (s.high < 1))
     plain = retry & ~careful, shorter, s.low, s.high
-    retry, *part = task.when(wanted, bracketed, plain)
+    retry, *part = task.late(wanted, bracketed, plain)
     return good & ~retry, retry, careful, *part
 
 
@@ -290,7 +316,7 @@ def _otherwise(task: _Task, s: _State, seen: Look, verdict: Verdict, moved: _Sta
     _, _, far, stay, by_columns, moving, met, _, cooler, _, changed, stops, *_ = verdict
     kept, idle = xp.where(met[..., None], seen.beta, s.kept), ~s.active
     same = s.t, kept, s.ratio
-    t, ahead, ratio = task.when(changed, lambda: _stage(task, s, seen, verdict, kept), same)
+    t, ahead, ratio = task.late(changed, lambda: _stage(task, s, seen, verdict, kept), same)
 
     def columns() -> Array:
         return task.matrix.alternated(xp.where(far[..., None], seen.beta, s.base), s.t)

@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn.adapters import route
+from kofn.adapters import priced, route
 from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import Array, is_jax, namespace
 from kofn.arrays.typing import Namespace
 from kofn.links.link import BuiltIn, Link
 from kofn.maps.assignment.margins import Columns, Open
 from kofn.maps.assignment.newton import Steps, curvature, slopes_of, steps_of, theta_of
-from kofn.maps.assignment.wide import Near, near
+from kofn.maps.assignment.wide import near
 from kofn.operations.topk import WEIGHTS
 
 
@@ -53,10 +53,11 @@ class Matrix(Columns, Protocol):
 
 
 class Seen(NamedTuple):
-    """Scores less prices, and their weights."""
+    """Scores less prices, their weights, and F′ of each entry if that is known."""
 
-    rows: Near
+    rows: Any  # Near; None with slopes
     weights: Array
+    slopes: Array | None = None
 
 
 class Rows(NamedTuple):
@@ -76,6 +77,8 @@ class Rows(NamedTuple):
 
     def slopes(self, seen: Seen) -> Array:
         """Return F′ of each entry."""
+        if seen.slopes is not None:
+            return seen.slopes
         return slopes_of(self.link, seen.weights, seen.rows.y, self.k, seen.rows.t[..., 0])
 
     def thresholds(self, y: Array, t: Array) -> Array:
@@ -101,9 +104,14 @@ class InMemory(NamedTuple):
     spread: Array
     rows: Rows
     steps: Steps
+    kernel: priced.Priced | None  # of the rows, and of the columns
+    of_columns: priced.Priced | None
 
     def look(self, beta: Array, t: Array) -> tuple[Seen, Array]:
-        seen = self.rows.at(self.x - beta[..., None, :], t)
+        if self.kernel is None:
+            seen = self.rows.at(self.x - beta[..., None, :], t)
+        else:
+            seen = Seen(None, *self.kernel.weights(beta, t))
         return seen, self.rows.xp.sum(seen.weights, axis=-2) - self.c
 
     def newton_step(
@@ -118,6 +126,9 @@ class InMemory(NamedTuple):
         return rounding(self.x, seen.weights, beta, t)
 
     def alternated(self, beta: Array, t: Array) -> Array:
+        if self.kernel is not None and self.of_columns is not None:
+            alpha = self.kernel.thresholds(beta, t)
+            return self.steps.centred(self.of_columns.thresholds(alpha, t))
         alpha = self.rows.thresholds(self.x - beta[..., None, :], t)
         turned = self.rows.xp.moveaxis(self.x - alpha[..., :, None], (-1,), (-2,))
         return self.steps.centred(self.rows._replace(k=self.c).thresholds(turned, t))
@@ -127,7 +138,10 @@ def in_memory(p: Open, link: Link) -> InMemory:
     """Return the open part of matrices as the search sees it."""
     xp = namespace_like(p.x)
     rows = rows_of(p.x, p.k, spread := spread_of(xp, p.x), link)
-    return InMemory(p.x, p.c, p.number, p.t, spread, rows, steps_of(xp, p))
+    kernel, columns = priced.of_matrices(p.x, p.k, link), None
+    if kernel is not None:
+        columns = priced.of_matrices(xp.moveaxis(p.x, (-1,), (-2,)), p.c, link)
+    return InMemory(p.x, p.c, p.number, p.t, spread, rows, steps_of(xp, p), kernel, columns)
 
 
 def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:

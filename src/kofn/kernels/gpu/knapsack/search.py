@@ -130,7 +130,7 @@ def _halley(budget, total, excess, s):
 
 
 @triton.jit
-def _by_place(low, high):
+def midway(low, high):
     """Return the number midway between two in the order of floats."""
     a, b = low.to(tl.int64, bitcast=True), high.to(tl.int64, bitcast=True)
     a = tl.where(a < 0, a ^ 0x7FFFFFFFFFFFFFFF, a)
@@ -181,7 +181,7 @@ def solve(KIND: tl.constexpr, given, stretch, c_row, row, alpha, BLOCK: tl.const
         near = inside & ((tl.abs(step) <= last) | (tl.abs(step) * s.steep <= tolerance))
         slow = (rounds % 3 == 2) & (span > 0.5 * width)
         width = tl.where((rounds % 3 == 2), span, width)
-        middle, by_place = 0.5 * off_low + 0.5 * off_high, _by_place(low, high)
+        middle, by_place = 0.5 * off_low + 0.5 * off_high, midway(low, high)
         across = (by_place - hi) - lo
         ends = tl.maximum(tl.abs(low), tl.abs(high)), tl.minimum(tl.abs(low), tl.abs(high))
         apart = (ends[0] > 4.0 * ends[1]) | ((low < 0.0) & (high > 0.0))

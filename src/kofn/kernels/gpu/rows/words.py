@@ -70,8 +70,18 @@ def normal_tail(z):
 @triton.jit
 def apart(y):
     """Return (a, b) with a/b = 2^y, the greater of them 1."""
-    e, upper = tl.exp2(-tl.abs(y)), y > 0.0
+    e, upper = falling(y), y > 0.0
     return tl.where(upper, 1.0, e), tl.where(upper, e, 1.0)
+
+
+@triton.jit
+def falling(y):
+    return tl.exp2(-tl.abs(y))
+
+
+@triton.jit
+def rising(y):
+    return tl.exp2(y)
 
 
 @triton.jit
@@ -230,12 +240,14 @@ def between_places(low, high):
 
 # Each is a function of this file: Triton's interpreter does not call its own through a name.
 _WORDS = {
+    "apart": apart,
     "divided": over,
     "erfc": erfc,
     "exp": exp,
     "exp_in_reach": exp,
     "expm1": expm1,
     "expm2": expm2,
+    "falling": falling,
     "far": far,
     "far_tail": far_tail,
     "farthest": farthest,
@@ -250,6 +262,7 @@ _WORDS = {
     "over": over,
     "power": power,
     "reach": reach,
+    "rising": rising,
     "rounding": rounding,
     "size": size,
     "sqrt": sqrt,
@@ -284,7 +297,7 @@ class _Numbered(ast.NodeTransformer):
 _place = itertools.count()
 
 
-def _compiled(function: Any, names: dict[str, Any]) -> Any:
+def compiled(function: Any, names: dict[str, Any]) -> Any:
     # Triton tells functions apart by their modules and names, and links have some of one name.
     names |= {"__name__": f"{__name__}.of_{next(_place)}", "tl": tl, "raised_to": raised_to}
     tree = _Numbered(names).visit(parsed(function))
@@ -292,8 +305,8 @@ def _compiled(function: Any, names: dict[str, Any]) -> Any:
     return triton.jit(written(text, function.__name__, names))
 
 
-OF_ENTRIES = Target(_WORDS, _compiled)
-OF_OWN = Target(_WORDS | {"divided": quotient, "over": quotient}, _compiled)
+OF_ENTRIES = Target(_WORDS, compiled)
+OF_OWN = Target(_WORDS | {"divided": quotient, "over": quotient}, compiled)
 """Formulas of users' own links may divide by a number below 0."""
 
 _TAKES: dict[str, tuple[str, dict[str, str]]] = {}
@@ -305,17 +318,17 @@ def formula_of(kind, name):
     return kind.formula(name)
 
 
-def by_kind(name: str, takes: str, **of: str) -> Any:
+def by_kind(name: str, takes: str, target: Target = OF_ENTRIES, **of: str) -> Any:
     """Return the function (KIND, *takes) of the formula of this name that each link has.
 
     A formula takes those arguments that it names, or what `of` says for a name. `gpu_` before a
     formula's name makes it the GPU's own.
     """
     _TAKES[name] = takes, of
-    names: dict[str, Any] = {"formula_of": formula_of, **_NAMES}
+    names: dict[str, Any] = {"formula_of": formula_of, **_names_of(target)}
     lines = [f"def {name}(KIND: tl.constexpr, {takes}):"]
     for number, traits in enumerate(KINDS):
-        called = _called(name, traits, OF_ENTRIES, names)
+        called = _called(name, traits, target, names)
         if called and (traits.bounded or name != "density"):
             lines += [f"    {'elif' if len(lines) > 1 else 'if'} KIND == {number}:", *called]
     lines += [
@@ -328,13 +341,16 @@ def by_kind(name: str, takes: str, **of: str) -> Any:
 
 def of_link(traits: Traits, name: str) -> Any:
     """Return the function that `by_kind` makes, of one link, and without KIND."""
-    names = dict(_NAMES)
+    names = _names_of(OF_OWN)
     lines = [f"def own_{name}({_TAKES[name][0]}):", *_called(name, traits, OF_OWN, names)]
     text = "\n".join((*lines, "        return found\n"))
     return triton.jit(written(text, f"own_{name}", names))
 
 
-_NAMES: dict[str, Any] = {"tl": tl, "apart": apart, "FARTHEST": FARTHEST, "__name__": __name__}
+def _names_of(target: Target) -> dict[str, Any]:
+    """Return what the functions made of a target's formulas name."""
+    names = {name: target.words[name] for name in ("apart", "falling", "far", "rising")}
+    return names | {"tl": tl, "FARTHEST": FARTHEST, "__name__": __name__}
 
 
 def _called(name: str, traits: Traits, target: Target, names: dict[str, Any]) -> list[str]:
@@ -350,10 +366,10 @@ def _called(name: str, traits: Traits, target: Target, names: dict[str, Any]) ->
     names[f"{name}_{traits.kind.number}"] = target(formula)
     wanted, lines = arguments_of(formula), []
     if "a" in wanted:
-        lines.append(f"        a, b = {'apart(y)' if traits.two_tails else 'tl.exp2(y), 1.0'}")
+        lines.append(f"        a, b = {'apart(y)' if traits.two_tails else 'rising(y), 1.0'}")
     if "e" in wanted:
-        lines.append("        e, upper = tl.exp2(-tl.abs(y)), y > 0.0")
-    far = "125.0" if target is OF_ENTRIES else "FARTHEST"
+        lines.append("        e, upper = falling(y), y > 0.0")
+    far = "FARTHEST" if target is OF_OWN else "far(y)"
     z = f"tl.minimum(tl.maximum(y, -{far}), {far})" if traits.two_tails else "y"
     mine = {"z": z, "per_b": "1.0", "rise": "alpha - 1.0"} | of
     called = ", ".join(mine.get(each, each) for each in wanted)

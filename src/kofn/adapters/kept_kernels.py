@@ -107,7 +107,7 @@ def _load(name: str, scores: Any, k: Any, *settings: Any) -> Any:
     if run is None:
         ready, shape = kernels.ready(), tuple(scores.shape)
         serves = ready is not None and ready.takes(shape)
-        run = _keep(key, getattr(kernels.loads(), name)(shape, k, *settings) if serves else False)
+        run = _keep(key, getattr(ready.loads, name)(shape, k, *settings) if serves else False)
     return run
 
 

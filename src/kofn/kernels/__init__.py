@@ -329,11 +329,6 @@ def ready() -> Any:
     return module(f"{cpu.__name__}.ready")
 
 
-def loads() -> Any:
-    """Return the kernels of what tokens require of a bias; see cpu/choice/loads.py."""
-    return module(f"{cpu.__name__}.choice.loads")
-
-
 def blocks(link: Any = None) -> Any:
     """Return the functions of a block of a row, for this link if one is given; see cpu/passes."""
     kernels = module(f"{cpu.__name__}.passes.blocks") if wanted() else None
@@ -342,9 +337,7 @@ def blocks(link: Any = None) -> Any:
 
 
 def doubles(x: Array, framework: str, link: Link | None, operation: str | None = None) -> Any:
-    """Return the kernels for rows of float64 on a device, or None, as where an operation takes
-    others; see gpu/doubles.
-    """
+    """Return the kernels of an operation on float64 rows on a device, or None; see gpu/doubles."""
     if not (wanted() and gpu.serves_doubles(x, framework)):
         return None
     kernels = _imported(f"{gpu.__name__}.doubles.launch")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice import layout as mixed
+from kofn.kernels.cpu.choice import loads as loads
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
 from kofn.kernels.cpu.rows import layout

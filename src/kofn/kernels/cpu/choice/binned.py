@@ -122,10 +122,10 @@ def binned(kind: int, number: Any) -> Any:
         n, count, bins = words[N], words[COUNT], words[BINS]
         xs = carray(pointer(words[X]), count * n, number)
         found = carray(pointer(words[CUTOFFS]), count, number)
-        width, start = carray(pointer(words[SPAN]), 2, np.float64)
+        span = carray(pointer(words[SPAN]), 2, np.float64)  # to unpack it might raise an error
         counts = carray(pointer(words[HISTOGRAM]), (n, bins), np.int64)
         places = carray(pointer(own), ROWS, np.int32)
-        per_width, most = 1.0 / width, np.float64(bins - 1)
+        per_width, start, most = 1.0 / span[0], span[1], np.float64(bins - 1)
         for j in range(0, n, ROWS):
             some = min(ROWS, n - j)
             for i in range(count):

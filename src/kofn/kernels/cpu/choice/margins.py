@@ -50,7 +50,8 @@ def _root(c, eps):
 @plain
 def _moved(job, c, eps):
     """The cosine of a label with its margin."""
-    margin, sine, cosine = carray(pointer(job + 8 * MARGIN), 3, np.float64)
+    each = carray(pointer(job + 8 * MARGIN), 3, np.float64)  # to unpack it might raise an error
+    margin, sine, cosine = each[0], each[1], each[2]
     if carray(pointer(job), WORDS, np.int64)[TURNED] == 0:
         return c - margin
     return c * cosine - _root(c, eps) * sine if c > -cosine else c - margin * sine
@@ -59,7 +60,8 @@ def _moved(job, c, eps):
 @plain
 def _steep(job, c, eps):
     """The slope of `_moved` in the cosine."""
-    _, sine, cosine = carray(pointer(job + 8 * MARGIN), 3, np.float64)
+    each = carray(pointer(job + 8 * MARGIN), 3, np.float64)
+    sine, cosine = each[1], each[2]
     if carray(pointer(job), WORDS, np.int64)[TURNED] == 0 or not c > -cosine:
         return 1.0
     root = _root(c, eps)

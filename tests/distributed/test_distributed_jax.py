@@ -175,12 +175,20 @@ def check(name, tracked, kinds):
     def bent(f):
         return jax.grad(lambda x: (jax.grad(total(f))(x, K, T, c) * V).sum())(X)
 
+    def total_here(x, k, t):
+        return jnp.sin(total(placed)(x, k, t, c))
+
+    def steepness(f):
+        """The square of the slopes of f, by reverse mode."""
+        return lambda *at: sum((each * each).sum() for each in jax.grad(f, (0, 1, 2))(*at))
+
     checks = {
         "value": lambda: near(placed(X, K, T), whole(X, K, T)),
         "special": lambda: near(placed(SPECIAL, K, T), whole(SPECIAL, K, T)),
         "far": lambda: near(placed(far(), KF, TF), whole(far(), KF, TF)),
         # Of array code that is differentiated twice they are as many again.
         "short": lambda: len(program(jax.hessian(lambda x: total(placed)(x, K, T, c)), X)) < 3500,
+        "thrice": lambda: program(steepness(steepness(steepness(total_here))), X, K, T),
         "float32": lambda: near(placed(np.float32(X), K, T).dtype == jnp.float32, True),
         "vmap": lambda: near(
             shards(each, (P(None, *ENTRIES), ROWS, ROWS), P(None, *answer))(np.stack([X, V]), K, T),
@@ -282,7 +290,7 @@ def test_shards_of_rows_are_parts_of_the_whole_rows():
             "places/tracked/value/special",
             "quantile/tracked/value/special/inside/outside",
             "knapsack/tracked/value",
-            "soft_topk/tracked/far/short",
+            "soft_topk/tracked/far/short/thrice",
             "smoothed/tracked/value/inside/barred",
         )
         is None

@@ -80,13 +80,13 @@ def required(scores: Any, bias: Any, k: Any, mean: Any, tokens: Any) -> bool:
     return bool(run and run(scores, bias, mean, tokens))
 
 
-def binned(scores: Any, bias: Any, k: Any, near: Any, histogram: Any, bins_of: Any) -> bool:
+def binned(scores: Any, bias: Any, k: Any, outliers: Any, histogram: Any, bins_of: Any) -> bool:
     """Count what rows of scores require, as nn/routing/quantile.py says; return likewise.
 
-    `near` is what histogram.py takes for an outlier, `bins_of` a function of the range.
+    `outliers` are the `allowed_outliers` of histogram.py, `bins_of` is a function of the range.
     """
     usual = _are_tokens(scores, bias, counts=histogram)
-    run = _load("binned", scores, k, *near) if usual else None
+    run = _load("binned", scores, k, *outliers) if usual else None
     return bool(run and run(scores, bias, histogram, bins_of))
 
 

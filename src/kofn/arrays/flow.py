@@ -94,7 +94,7 @@ def while_loop(
     condition: Callable[[State], Any],
     body: Callable[[State], State],
     state: State,
-    most: Any,  # a number
+    most: Any,  # an int, or what a JAX program computes
 ) -> State:
     """Run `while condition(state): state = body(state)`, at most so many times.
 

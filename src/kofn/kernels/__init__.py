@@ -286,8 +286,7 @@ BACKENDS = (
 
 def found(which: str, x: Array, framework: str) -> Any:
     """Return the kernels of a field of `Backend` for these arrays, whatever KOFN_KERNELS says."""
-    backend = _backend(x, framework)
-    name = None if backend is None else getattr(backend, which)
+    name = next((getattr(each, which) for each in BACKENDS if each.serves(x, framework)), None)
     return None if name is None else module(name)
 
 
@@ -337,7 +336,9 @@ def blocks(link: Any = None) -> Any:
 
 
 def doubles(x: Array, framework: str, link: Link | None, operation: str | None = None) -> Any:
-    """Return the kernels of an operation on float64 rows on a device, or None; see gpu/doubles."""
+    """Return the kernels for rows of float64 on a device, or None where they serve no such array,
+    link or operation; see gpu/doubles.
+    """
     if not (wanted() and gpu.serves_doubles(x, framework)):
         return None
     kernels = _imported(f"{gpu.__name__}.doubles.launch")
@@ -369,13 +370,6 @@ def wanted() -> bool:
         allowed = " or ".join(repr(choice) for choice in _CHOICES)
         raise ValueError(f"KOFN_KERNELS must be {allowed}, got {chosen!r}")
     return _CHOICES[chosen]
-
-
-def _backend(x: Array, framework: str) -> Backend | None:
-    for backend in BACKENDS:
-        if backend.serves(x, framework):
-            return backend
-    return None
 
 
 def module(name: str) -> Any:

@@ -159,8 +159,8 @@ def _tilt(cosine: Array, margin: Array) -> Array:
     xp = namespace(cosine)
     square = (1 - cosine) * (1 + cosine)
     inside = square > 4 * float(xp.finfo(cosine.dtype).eps)
-    cotangent = xp.where(inside, cosine / xp.sqrt(xp.where(inside, square, 1.0)), 0.0)
-    tilted = xp.cos(margin) + cotangent * xp.sin(margin)
+    per_sine = xp.where(inside, cosine / xp.sqrt(xp.where(inside, square, 1.0)), 0.0)
+    tilted = xp.cos(margin) + per_sine * xp.sin(margin)
     return xp.where(cosine > -xp.cos(margin), tilted, 1.0)
 
 
@@ -232,7 +232,7 @@ def _again(x: Array, target: Array, *, margin: float, turned: int, t: float, ign
     """Return the logits of rows on a device with all of their derivatives."""
     labels = target_of_labels(target, x, stop_gradient(x), ignored, x.shape[-1])
     x = cast(without_deleted(x), compute_dtype(x))
-    return _placed(AT_TARGET[turned][0], x, *_places(x, full_like(x, (), margin), labels), t)
+    return _placed(AT_TARGET[turned], x, *_places(x, full_like(x, (), margin), labels), t)
 
 
 def _placed(change: Any, x: Array, place: Array, some: Array, margin: Array, t: Any) -> Array:

@@ -19,7 +19,7 @@ from kofn.solver.reductions import maxima_of
 
 
 class _Ray(NamedTuple):
-    """The places from + sign·v, with v in (low, high]."""
+    """The places start + sign·v, with v in (low, high]; `found` is θ as the last ray gave it."""
 
     start: Array
     sign: Array

@@ -175,19 +175,20 @@ class _Code:
         over: Reductions = DENSE,
     ) -> Any:
         """Return the cotangents of rows by these names."""
-        if settings.over is None:
-            return self._pulled_back(names, *arrays, settings=settings, over=over)
         *before, v = arrays
-        whole = self._whole(v, settings.over)
-        pulled = self._pulled_back(names, *before, whole, settings=settings, over=settings.over)
-        return self._in_parts(names, pulled, settings.over)
+        whole = self._whole(v, settings)
+        pulled = self._pulled_back(names, *before, whole, settings=settings, over=over)
+        return self._in_parts(names, pulled, settings)
 
-    def _whole(self, v: jax.Array, over: AxisRows) -> jax.Array:
-        """Return the cotangent of an answer per row, of which JAX has a part on each device."""
-        return over.total(v) if self.of_rows else v
+    def _whole(self, v: jax.Array, settings: Settings) -> jax.Array:
+        """Return the cotangent of an answer; of one per row in parts, JAX has it in parts."""
+        return settings.over.total(v) if self.of_rows and settings.over is not None else v
 
-    def _in_parts(self, names: Sequence[str], cotangents: Any, over: AxisRows) -> list[Any]:
-        """Return cotangents as parts, whose sum over devices is that of a number per row."""
+    def _in_parts(self, names: Sequence[str], cotangents: Any, settings: Settings) -> Any:
+        """Return cotangents; in parts, those of a number per row as parts that add up to them."""
+        over: AxisRows | None = settings.over
+        if over is None:
+            return cotangents
         entries = {self.names[place] for place in self.entries}
         pairs = zip(names, cotangents, strict=True)
         return [each if name in entries else over.on_first(each) for name, each in pairs]
@@ -230,11 +231,9 @@ class _Code:
         along = dict(zip((self.names[i] for i in which), tangents, strict=True))
         given = packed(self.of, settings, rows)
         assert self.operation.tangents is not None
-        in_parts = settings.over is not None
-        v = self._whole(v, settings.over) if in_parts else v
-        tangents = [along.get(name) for name in self.names]
+        v, tangents = self._whole(v, settings), [along.get(name) for name in self.names]
         changes = self.operation.tangents()[1](v, tangents, given, theta, over)
-        return self._in_parts(self.names, changes, settings.over) if in_parts else changes
+        return self._in_parts(self.names, changes, settings)
 
     def change(self, moving: int) -> Callable[[Which], Operator]:
         """Return the operators of `changed`."""

@@ -79,7 +79,9 @@ class _Rules(NamedTuple):
         undefined = [ad.is_undefined_primal(each) for each in (v, *own)]  # type: ignore[no-untyped-call]
         if undefined[0]:
             plain = partial(settings.given_to(self.operator.plain), *numbers)
-            pull = jax.linear_transpose(lambda v: list(plain(v, *own)), v.aval)
+            # Not jax.linear_transpose: of several sums at once, tangents alone have a transpose.
+            at = ad.instantiate_zeros(ad.Zero(v.aval))  # type: ignore[no-untyped-call]
+            _, pull = jax.vjp(lambda v: list(plain(v, *own)), at)
             answers = pull([*map(ad.instantiate_zeros, cotangents)])
             return [None] * len(numbers) + [*answers] + [None] * len(own)
         some = nonzero(cotangents)

@@ -107,8 +107,8 @@ def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any] | None:
     """Return the function of scores, a target as this one, and whether slopes are wanted, that
-    returns losses, (p − t)/share, for a power of 2, and a number per row; None if a row was given
-    up, or several threads would work, and nothing if a loss of weights is not above 0.
+    returns losses, (p − t)/share, for a power of 2, and a number per row. It returns None if a row
+    was given up, or several threads would work, and () if a loss of weights is not above 0.
 
     It is for rows of any length: even long ones wait for Python. None if soft targets, which
     weights may be, are for array code.

@@ -133,7 +133,7 @@ def counts_of_infinite(values: Tensor, weights: Tensor) -> Tensor:
     return (weights[:, None] * infinite).sum(1)
 
 
-def distances(experts: int) -> tuple[int, float]:
+def allowed_outliers(experts: int) -> tuple[int, float]:
     """Return how many of a token's experts may be farther from the centers than the others, and how
     many times as far they may be.
     """
@@ -149,7 +149,7 @@ def without_outliers(values: Tensor, center: Tensor) -> Tensor:
     (three quarters, with fewer than 16 experts). It depends on this token alone, so that histograms
     add up; and it is so large that usual numbers stay as they are, bit for bit.
     """
-    left_out, far = distances(values.shape[-1])
+    left_out, far = allowed_outliers(values.shape[-1])
     if not left_out:
         return values
     if is_at_hand(values):  # to sort takes thirty times as long as to see that none is beyond

@@ -12,9 +12,9 @@ from kofn.arrays.tracing import is_at_hand
 from kofn.maps.balance import Groups, are_finite, bias_of_share, known_tokens, required_bias
 from kofn.nn.routing.histogram import (
     Grid,
+    allowed_outliers,
     counts_in_range,
     counts_of_infinite,
-    distances,
     places_of_share,
     range_of,
     without_outliers,
@@ -231,8 +231,8 @@ def observed(
         )
         return grid.width.item(), grid.first.item()
 
-    near = distances(len(bias))
-    return kept_kernels.binned(scores, bias, k, near, balance.histogram, bins_of)
+    outliers = allowed_outliers(len(bias))
+    return kept_kernels.binned(scores, bias, k, outliers, balance.histogram, bins_of)
 
 
 def _required(balance: QuantileBias, load: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ ROOT_2 = tl.constexpr(math.sqrt(2))
 FARTHEST = tl.constexpr(1e18)  # its square is finite
 PER_FACTORIAL = tl.constexpr(tuple(1 / math.factorial(j + 2) for j in range(9)))
 # How far above the place where F reaches 1 its slope is still the one below: _pieces.up_to_1.
-KINK = tl.constexpr(ROUNDINGS * 2.0**-23)
+KINK = tl.constexpr(2 * ROUNDINGS * 2.0**-23)  # half for θ, which a search in float32 has found
 
 
 @triton.jit

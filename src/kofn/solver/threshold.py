@@ -126,7 +126,8 @@ def _searched_in_rounds(p: Problem, search: Search, open_: Array) -> Place:
         beside = only_if(lost, lambda: _beside(p, s, lost), s)
         return of_logs | True, only_if(beside.flat, lambda: _around_gap(p, beside), beside)
 
-    return while_loop(p.x, unfinished, advance, (False, search), 2)[1].at
+    state: tuple[Any, Search] = False, search
+    return while_loop(p.x, unfinished, advance, state, 2)[1].at
 
 
 def answered(p: Problem, at: Place, open_: Array, has_nan: Array) -> Place:

@@ -275,7 +275,9 @@ def test_sums_leave_the_least_numbers_out(link, k):
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_clear_winner_keeps_its_slope(k, reference):
     """θ rounded to float32 may leave the least that is chosen beyond the end, where F′ is 0."""
-    x = 40 * torch.arange(6.0).repeat(9, 1) * torch.linspace(0.9, 1, 9)[:, None]
+    # The last row's θ and the distance to it are both some roundings off at T = 0.7.
+    sizes = torch.cat([torch.linspace(0.9, 1, 9), torch.tensor([0.9124999642372131])])
+    x = 40 * torch.arange(6.0).repeat(10, 1) * sizes[:, None]
     cotangent = torch.arange(1.0, 7.0)
     for t in (0.3, 0.7, 1.1, 3e-3):
 

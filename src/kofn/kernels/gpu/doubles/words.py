@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kofn.kernels import constants
 from kofn.kernels.gpu.rows import words
-from kofn.kernels.gpu.rows.words import PER_ROOT_2_PI, ROOT_2, by_kind
+from kofn.kernels.gpu.rows.words import PER_ROOT_2_PI, ROOT_2, by_kind, quotient
 from kofn.links.targets import Target
 
 MILLS = tl.constexpr(constants.MILLS_DOUBLE)
@@ -71,11 +71,6 @@ def power(base, exponent):
     """base to a positive power for 0 ≤ base ≤ 1; 0 where it would be subnormal."""
     logs = exponent * tl.log(tl.where(base > 0.0, base, 1.0))
     return tl.where((logs > -FAR) & (base > 0.0), tl.exp(logs), 0.0)
-
-
-@triton.jit
-def quotient(a, b):
-    return a / b
 
 
 @triton.jit

@@ -33,7 +33,8 @@ ORDINARY := not full and not extras and not dist and not browser and not gpu
 
 # Levels of x86-64 to test: of those below this processor's own, and its own; none but that on other processors. And
 # what is tested at each, all of it or a sample.
-OLDER = $(filter x86-64-v2 x86-64-v3,$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import library; \
+BELOW ?= x86-64-v2 x86-64-v3
+OLDER = $(filter $(BELOW),$(shell $(BIN)/python -c "from kofn.kernels.cpu.runtime import library; \
 	print(*(library.served() or [])[:-1])"))
 LEVELS ?= $(OLDER) own
 OF_LEVELS ?= tests/kernels tests/maps/test_maps_accuracy.py tests/maps/test_maps_laws.py tests/formulas/test_formulas_gradients.py \
@@ -50,7 +51,7 @@ GPU_WHEELS := pytest iniconfig pluggy packaging pygments pytest-xdist execnet ty
 	markdown-it-py mdurl typing-extensions annotated-doc entmax liger-kernel
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow slow test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
+.PHONY: help demo test test-slow test-both slow test-all test-full test-reference test-levels test-older test-extras faults test-explorer test-dist test-arm test-pythons test-lowest test-upstream signatures dist wheels hub lint format bench gpu gpu-wheels studies docs explorer-figure site library library-own kernels clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-24s%s\n", $$1, $$2}'
@@ -64,6 +65,9 @@ test: $(READY)  ## run the test suite, but for the cases that take a second or m
 test-slow: $(READY)  ## run those cases: what XLA, Inductor and Triton compile, and what starts processes
 	$(PYTEST) -m slow $$(cut -d: -f1 tests/slow.txt | sort -u)
 
+test-both: $(READY)  ## run what these two have in one go, as .ci/run does: modules are imported once, and no core waits between
+	$(PYTEST) -m "$(ORDINARY)"
+
 slow: $(READY)  ## measure what each test takes, and write tests/slow.txt anew
 	PYTHONPATH=tests $(PYTEST) -m "$(ORDINARY)" -p slow
 
@@ -76,14 +80,16 @@ test-reference: $(READY)  ## run all tests but those of JAX without kernels
 	KOFN_KERNELS=reference $(PYTEST) -m "not extras and not dist and not browser" -k "not jax" \
 		--ignore=tests/kernels
 
-test-levels: library  ## run the tests of kernels, accuracy and gradients with code for older processors, too
+test-levels: $(READY)  ## run the tests of kernels, accuracy and gradients with code for older processors, too
+	$(BIN)/python -m wheels.library --own --levels $(patsubst x86-64-%,%,$(filter-out own,$(LEVELS)))
 	@set -e; for level in $(LEVELS); do \
 		echo "level: $$level"; \
 		KOFN_CPU=$${level#own} $(PYTEST) $(OF_LEVELS); \
 	done
 
-test-older: $(READY)  ## run some of these with code for older processors only, as .ci/run does after `make test`
-	$(MAKE) test-levels LEVELS="$(OLDER)" OF_LEVELS="$(SAMPLE) -k 'not jax'"
+test-older: $(READY)  ## run some of these with code for older processors only, as .ci/run does at its end
+	$(if $(OLDER),$(MAKE) test-levels LEVELS="$(OLDER)" OF_LEVELS="$(SAMPLE) -k 'not jax'", \
+		@echo "Of $(BELOW), none is below this processor's own, which the other tests have.")
 
 test-extras: $(READY)  ## install what some parts need (transformers, Flax, SAELens, PyTorch Geometric, jaxopt, POT, cvxpy) and test these
 	$(PIP) --no-build-isolation --editable ".[transformers,flax,sae,graph,bench,peers]"
@@ -217,16 +223,19 @@ clean:  ## remove .venv, caches and all generated files
 	rm -rf .venv .venv-lowest .venv-upstream build dist $(addprefix src/kofn/kernels/cpu/kofn.,so dylib dll) site kofn-select kofn-compare kofn-vae kofn-router kofn-attention kofn-sae kofn-prune .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find src studies tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# PyTorch comes first, on its own, because it alone may come from another index. That index need
-# not hold the pinned versions of its dependencies, so they are left to the second step. The
-# library of kernels is linked by a C compiler: by zig where there is no other.
+# PyTorch comes on its own, because it alone may come from another index. That index need not hold
+# the pinned versions of its dependencies, so they are left to the last step. The library of kernels
+# needs few packages: it is compiled, for a minute or two, while pip unpacks the others on one core.
+# It is linked by a C compiler: by zig where there is no other.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kofn needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	@echo "building .venv (minutes, once)"
 	@$(PYTHON) -m venv .venv
-	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") $(TORCH)
-	$(PIP) hatchling
-	$(PIP) --no-build-isolation --editable ".[$(EXTRAS)]"
+	$(PIP) hatchling jaxlib numba
 	@command -v $${CC:-cc} >/dev/null || $(PIP) ziglang
-	@$(BIN)/python -m wheels.library --own
+	@PYTHONPATH=src $(BIN)/python -m wheels.library --own & library=$$!; \
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url "$(TORCH_INDEX)") $(TORCH) && \
+	$(PIP) --no-build-isolation --editable ".[$(EXTRAS)]" \
+	|| { kill $$library; exit 1; }; \
+	wait $$library
 	@touch $@

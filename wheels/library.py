@@ -203,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("platform", nargs="?", default=own(), choices=[*PLATFORMS])
     parser.add_argument("--out", type=Path, help="the file; this machine's: where kofn finds it")
     parser.add_argument("--levels", nargs="*", help="only these, such as v3; all by default")
-    parser.add_argument("--own", action="store_true", help="only this machine's own level")
+    parser.add_argument(
+        "--own", action="store_true", help="only this machine's own level, and those of --levels"
+    )
     parser.add_argument("--no-handler", action="store_true", help="without what JAX calls")
     parser.add_argument("--jobs", type=int, default=0, help="processes; one per processor")
     chosen = parser.parse_args(arguments)
@@ -212,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.out is None and chosen.platform != own():
         parser.error(f"--out must name a file for {chosen.platform}, which is not this machine's")
     out = chosen.out or library.FILE
-    levels = own_levels(chosen.platform) if chosen.own else chosen.levels
+    levels = chosen.levels
+    if chosen.own:
+        levels = [*dict.fromkeys([*(levels or []), *own_levels(chosen.platform)])]
     build(chosen.platform, out, levels, chosen.jobs, handler=not chosen.no_handler)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 

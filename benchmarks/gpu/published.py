@@ -38,7 +38,7 @@ ROADS = {
     "quantile": "a kernel of kofn",
     "soft_knapsack": "a kernel of kofn",
     "segment_soft_topk": "array code that waits for the host",
-    "soft_assignment": "kernels of kofn in array code that waits for the host",
+    "soft_assignment": "kernels of kofn, which the host asks once a pass",
 }
 """What runs on a GPU, as README says it."""
 

@@ -51,7 +51,7 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
             if getattr(each, "is_at_hand", None) is at_hand:
                 stack.enter_context(mock.patch.object(each, "is_at_hand", is_at_hand))
         for owner, name, value in (
-            (kernels, "BACKENDS", (_backend(gpu),)),
+            (kernels, "BACKENDS", _backends(gpu)),
             (gpu, "serves_doubles", lambda x, framework: _is_of(x, framework, "float64")),
             (launch, "shape_of", short),
             (of_doubles, "shape_of", double),
@@ -64,12 +64,17 @@ def for_device(rows: int = AT_ONCE) -> Iterator[None]:
         yield
 
 
-def _backend(gpu: Any) -> kernels.Backend:
-    def serves(x: Any, framework: str) -> bool:
-        return _is_of(x, framework, *gpu.SERVED)
+def _backends(gpu: Any) -> tuple[kernels.Backend, ...]:
+    """Return those of a GPU, which serve tensors wherever they are."""
 
-    (found,) = [one for one in kernels.BACKENDS if one.rows.startswith("kofn.kernels.gpu")]
-    return found._replace(serves=serves)
+    def serving(*served: str) -> Any:
+        return lambda x, framework: _is_of(x, framework, *served)
+
+    return tuple(
+        each._replace(serves=serving(*(("float64",) if each.operations else gpu.SERVED)))
+        for each in kernels.BACKENDS
+        if each.rows.startswith(gpu.__name__)
+    )
 
 
 def _is_of(x: Any, framework: str, *dtypes: str) -> bool:

@@ -15,6 +15,7 @@ from kofn.adapters import route
 from kofn.adapters.torch import eager as torch_eager
 from kofn.operations import signatures
 from kofn.operations.operation import Operation
+from kofn.operations.truncated import LEAST
 
 TARGET = torch.zeros(3, 12).scatter(-1, torch.tensor([[1, 4], [0, 2], [7, 3]]), 1.0)
 BY_RULE = {
@@ -220,3 +221,15 @@ def test_a_call_keeps_nothing_beside_what_autograd_saves(name):
     gc.collect()
     assert held() is None
     assert answer.requires_grad
+
+
+@pytest.mark.parametrize("ptr", [[0, 4, 8], [0, 3, 8]])
+def test_a_set_that_is_learned_from_is_found_by_kernels(ptr, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("by array code")
+
+    monkeypatch.setattr(LEAST, "plain", refuse)
+    x, of = torch.linspace(0, 1, 8).sin().requires_grad_(), dict(ptr=torch.tensor(ptr), k=2, p=0.9)
+    losses.segment_sparse_softmax_loss(x, torch.tensor([1, 6]), **of).backward()
+    kofn.segment_sparse_softmax(x, **of).square().sum().backward()
+    assert x.grad.isfinite().all()

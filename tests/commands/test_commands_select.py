@@ -39,7 +39,9 @@ def table(rows=60, task="classification", **more):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory with a good table, data.csv, in it."""
+    """An empty working directory with a good table, data.csv, in it; small forests."""
+    for forest in (compare.RandomForestClassifier, compare.RandomForestRegressor):
+        monkeypatch.setattr(forest.__init__, "__defaults__", (5,))  # trees
     monkeypatch.chdir(tmp_path)
     table().to_csv("data.csv", index=False)
     return tmp_path

@@ -178,9 +178,9 @@ def check(name, tracked, kinds):
     def total_here(x, k, t):
         return jnp.sin(total(placed)(x, k, t, c))
 
-    def steepness(f):
-        """The square of the slopes of f, by reverse mode."""
-        return lambda *at: sum((each * each).sum() for each in jax.grad(f, (0, 1, 2))(*at))
+    def steepness(f, of=(0,)):
+        """The square of the slopes of f in some of its arguments, by reverse mode."""
+        return lambda *at: sum((each * each).sum() for each in jax.grad(f, of)(*at))
 
     checks = {
         "value": lambda: near(placed(X, K, T), whole(X, K, T)),
@@ -188,7 +188,11 @@ def check(name, tracked, kinds):
         "far": lambda: near(placed(far(), KF, TF), whole(far(), KF, TF)),
         # Of array code that is differentiated twice they are as many again.
         "short": lambda: len(program(jax.hessian(lambda x: total(placed)(x, K, T, c)), X)) < 3500,
-        "thrice": lambda: program(steepness(steepness(steepness(total_here))), X, K, T),
+        # Rules that lack a case raise while JAX traces.
+        "thrice": lambda: (
+            jax.eval_shape(steepness(steepness(steepness(total_here, (0, 1, 2)))), X, K, T).ndim
+            == 0
+        ),
         "float32": lambda: near(placed(np.float32(X), K, T).dtype == jnp.float32, True),
         "vmap": lambda: near(
             shards(each, (P(None, *ENTRIES), ROWS, ROWS), P(None, *answer))(np.stack([X, V]), K, T),

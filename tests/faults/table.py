@@ -210,8 +210,8 @@ FAULTS = (
     Fault(
         "the mean of a loss counts segments without entries",
         "losses/segments.py",
-        "over_rows(loss, counted, reduction)",
-        "over_rows(loss, None, reduction)",
+        "return over_rows(whole, counted, reduction)",
+        "return over_rows(whole, None, reduction)",
         ("test_rows_segments.py",),
     ),
     Fault(

@@ -274,3 +274,28 @@ def test_a_vocabulary_along_an_axis(tracked):
     slopes = jax.jit(jax.grad(plain))
     for ours, theirs in ((jax.jit(mapped), jax.jit(plain)), (jax.grad(jax.jit(mapped)), slopes)):
         assert np.asarray(ours(x)) == pytest.approx(np.asarray(theirs(x)), abs=1e-11)
+
+
+@pytest.mark.parametrize("temperature", [0.7, "per row"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_code_and_blocks_agree(dtype, temperature, monkeypatch):
+    """Scores out of play, named or not, NaN, and +inf, too."""
+    x = torch.randn(6, 70, dtype=dtype)
+    ids = x.topk(4).indices
+    x[0, 3], x[1, 5], x[2, ids[2, 0]], x[3, ::2], x[4] = math.nan, math.inf, -math.inf, -3e38, 700
+    ids[5, 0] = -1
+    log_p = torch.log_softmax(torch.randn(6, 5, dtype=dtype), -1)[:, :4]
+    found = []
+    for serves in (True, False):
+        if not serves:
+            monkeypatch.setenv("KOFN_KERNELS", "reference")
+        t = torch.linspace(0.5, 2, 6, dtype=dtype).requires_grad_()
+        given = [x.clone().requires_grad_(), *[t][: temperature == "per row"]]
+        each = topk_kl(given[0], ids, log_p, temperature=(*given, temperature)[1], reduction="none")
+        slopes = torch.autograd.grad(each[each.isfinite()].sum(), given)
+        found.append([each, *(slope[2:] for slope in slopes)])
+    for one, other in zip(*found, strict=True):
+        exact = (
+            dict(rtol=1e-12, atol=1e-14) if dtype == torch.float64 else dict(rtol=1e-5, atol=1e-6)
+        )
+        torch.testing.assert_close(one, other, equal_nan=True, **exact)

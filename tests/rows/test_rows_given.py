@@ -26,7 +26,7 @@ SCORES = torch.tensor([[2.0, 1.0, 0.5, -1.0], [0.0, 3.0, 1.0, 2.0]])
 def _kernels_serve(monkeypatch):
     monkeypatch.delenv("KOFN_KERNELS", raising=False)
     monkeypatch.setattr(
-        "kofn.adapters.short.answer", lambda *_: None
+        "kofn.adapters.short.answer", lambda *_, **__: None
     )  # which asks for nothing again
 
 

@@ -26,7 +26,7 @@ def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) 
 
     The numbers are a compiled program's, which has the kernels that it was traced with.
     """
-    key = operation.name, x.shape, x.dtype, k, t, link, alpha
+    key = operation.ready, x.shape, x.dtype, k, t, link, alpha
     run = _kept.get(key)
     if run is None:
         run = _keep(key, _run_of(operation, x, k, t, link, alpha))
@@ -55,7 +55,7 @@ def again(operation: Operation, rows: Given) -> Any:
 def tally(indices: Any, counts: Any) -> bool:
     """Add to counts how often indices name them, all at hand; return whether it was done."""
     torch = sys.modules["torch"]
-    if not (_is_usual(indices, torch.int64) and _is_usual(counts, torch.int64)):
+    if not (is_usual(indices, torch.int64) and is_usual(counts, torch.int64)):
         return False
     ready = kernels.ready() if kernels.wanted() else None
     if ready is not None:
@@ -94,8 +94,8 @@ def _are_tokens(scores: Any, *others: Any, counts: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not of_torch.state.is_eager(scores) or scores.ndim != 2:
         return False
-    usual = (_is_usual(each, torch.float32) for each in (scores, *others))
-    return _is_usual(counts, torch.int64) and all(usual)
+    usual = (is_usual(each, torch.float32) for each in (scores, *others))
+    return is_usual(counts, torch.int64) and all(usual)
 
 
 def _load(name: str, scores: Any, k: Any, *settings: Any) -> Any:
@@ -111,7 +111,7 @@ def _load(name: str, scores: Any, k: Any, *settings: Any) -> Any:
     return run
 
 
-def _is_usual(x: Any, dtype: Any) -> bool:
+def is_usual(x: Any, dtype: Any) -> bool:
     """Return whether the memory of a tensor holds its numbers, of that dtype, in order."""
     usual = type(x) is sys.modules["torch"].Tensor and x.dtype is dtype and x.is_cpu
     return usual and x.is_contiguous() and not x.is_neg()

@@ -205,10 +205,8 @@ def serving(operation: Operation, rows: Any, kind: str) -> Any:
     x = rows[0] if isinstance(rows, tuple) else rows
     if operation.of.serves is not None:
         return operation.of.serves(x, link, kind, operation.offered)
-    found = kernels.serving_of(operation.of.kernels, x, kind, link, operation.offered)
-    if found is None and kind == "torch" and x.itemsize == 8 and operation.of.kernels == "rows":
-        found = kernels.doubles(x, kind, link, operation.name)
-    return found
+    which, offered = operation.of.kernels, operation.offered
+    return kernels.serving_of(which, x, kind, link, offered, operation.name)
 
 
 def _is_hidden(given: Given) -> bool:

@@ -6,12 +6,15 @@ answer does. From the second call on it is kept here.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
+from kofn.adapters.kept_kernels import is_usual
 from kofn.arrays import torch as of_torch
+from kofn.arrays.dtensor import is_dtensor
 from kofn.links import table
 from kofn.operations.choice import GATES
 from kofn.operations.operation import Operation
@@ -26,14 +29,20 @@ _kept: dict[Any, Any] = {}
 """By all but the scores: their Call of adapters/torch/eager.py, or whether there is one."""
 
 
-def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: Any, dim: Any) -> Any:
-    """Return the answer of an operation on unmasked scores; None if a call is to be checked."""
+def answer(
+    operation: Operation, scores: Any, k: Any, link: Any, temperature: Any, dim: Any,
+    learns: bool = True,
+) -> Any:  # fmt: skip
+    """Return the answer of an operation on unmasked scores; None if a call is to be checked.
+
+    It has no gradient unless it `learns`.
+    """
     if type(dim) is not int or dim != -1:
         return None
     call = _kept_of(operation, scores, k, link, temperature)
     if not call:
         return None
-    learned = scores.requires_grad and sys.modules["torch"].is_grad_enabled()
+    learned = learns and scores.requires_grad and sys.modules["torch"].is_grad_enabled()
     if learned:
         return sys.modules[_EAGER].apply(call, scores)
     p, _, lost = call.ready(scores, learned)
@@ -41,12 +50,15 @@ def answer(operation: Operation, scores: Any, k: Any, link: Any, temperature: An
 
 
 def gates(
-    scores: Any, k: Any, link: Any, temperature: Any, bias: Any, again: Callable[..., Any]
-) -> Any:
-    """Return (gates, indices) of a normalized mixture, by one node of autograd; None as `answer`.
+    scores: Any, k: Any, link: Any, temperature: Any, bias: Any, again: Callable[..., Any],
+    counts: Sequence[Any] = (),
+) -> Any:  # fmt: skip
+    """Return (gates, indices, whether they were counted) of a normalized mixture, by one node of
+    autograd; None as `answer`.
 
     The bias is per entry, or None. The function `again` of scores and indices returns gates that
-    have second derivatives. None as well where a row has a NaN, which spoils its gates.
+    have second derivatives. None as well where a row has a NaN, which spoils its gates. To each of
+    `counts`, at most two tensors, is added how often an entry is chosen, if all can be written.
     """
     call = _kept_of(GATES, scores, k, link, temperature) if type(k) is int and k > 0 else None
     if not call:
@@ -57,8 +69,27 @@ def gates(
         bias = bias.resolve_neg().to(scores.dtype).contiguous()
     from kofn.adapters.torch.gates import apply
 
-    gates, indices = apply(call, again, scores, bias)
-    return None if gates is None else (gates, indices)
+    for each in counts:
+        if not is_usual(each, sys.modules["torch"].int64) or each.shape != scores.shape[-1:]:
+            counts = ()
+    gates, indices = apply(call, again, scores, bias, counts)
+    return None if gates is None else (gates, indices, len(counts) > 0)
+
+
+def compiled_gates(scores: Any, k: Any, link: Any, temperature: Any, bias: Any) -> Any:
+    """Return (gates, indices) where torch.compile traces the caller, by an operator; or None."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(scores, torch.Tensor) or not of_torch.state.is_compiled():
+        return None
+    usual = scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64)
+    if not usual or is_dtensor(scores) or type(temperature) is not float or type(k) is not int:
+        return None
+    fits = bias is None or (bias.shape == scores.shape[-1:] and not is_dtensor(bias))
+    if not (fits and 0 < k <= scores.shape[-1] and 0 < temperature < math.inf) or 0 in scores.shape:
+        return None
+    from kofn.adapters.torch import compiled_gates
+
+    return compiled_gates.gates(scores, k, table.resolve(link).inner, temperature, bias)
 
 
 def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:

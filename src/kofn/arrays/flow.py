@@ -64,13 +64,6 @@ def only_if(flags: Array, function: Callable[[], State], otherwise: State) -> St
     return otherwise if is_numpy(flags) and not flags.any() else function()
 
 
-def either(flag: Array, one: Callable[[], State], other: Callable[[], State]) -> State:
-    """Return one() if the flag, which a JAX program computes, is set; else other()."""
-    from jax import lax
-
-    return lax.cond(flag, one, other)
-
-
 def only_if_like(x: Array) -> Callable[..., Any]:
     """Return `only_if` for flags of arrays like `x`, which is asked once: a search has many."""
     return _only_if_any if is_torch(x) and x.is_cpu and of_torch.state.is_eager(x) else only_if
@@ -94,7 +87,7 @@ def while_loop(
     condition: Callable[[State], Any],
     body: Callable[[State], State],
     state: State,
-    most: Any,  # an int, or what a JAX program computes
+    most: int,
 ) -> State:
     """Run `while condition(state): state = body(state)`, at most so many times.
 

@@ -256,11 +256,13 @@ class Backend(NamedTuple):
 
     serves: Callable[[Array, str], bool]
     rows: str
-    subsets: str
+    subsets: str | None
     choice: str | None = None
     noise: str | None = None
     knapsack: str | None = None
     sums: str | None = None
+    prices: str | None = None  # a `Search`, as that of gpu/doubles/launch.py
+    operations: tuple[str, ...] | None = None  # on rows that it is for, None for all
 
 
 BACKENDS = (
@@ -281,6 +283,13 @@ BACKENDS = (
         None,
         f"{gpu.__name__}.knapsack.launch",
     ),
+    Backend(
+        gpu.serves_doubles,
+        f"{gpu.__name__}.doubles.launch",
+        None,
+        prices=f"{gpu.__name__}.doubles.launch",
+        operations=("weights", "located"),
+    ),
 )
 
 
@@ -291,11 +300,13 @@ def found(which: str, x: Array, framework: str) -> Any:
 
 
 def serving_of(
-    which: str, x: Array, framework: str, link: Any = None, offered: str = "SERVED"
-) -> Any:
+    which: str, x: Array, framework: str, link: Any = None, offered: str = "SERVED",
+    operation: str | None = None,
+) -> Any:  # fmt: skip
     """Return the kernels of a field of `Backend` for these arrays and this link, or None.
 
     `offered` is the attribute of the kernels that has the links served, or is None or missing.
+    `operation` is the name of one on rows, as some backends are only for a few.
     """
     if not wanted():
         return None
@@ -303,6 +314,8 @@ def serving_of(
     for backend in BACKENDS:  # as `found`: short rows wait for every call of a function here
         if backend.serves(x, framework):
             name = getattr(backend, which)
+            if which == "rows" and backend.operations and operation not in backend.operations:
+                name = None
             break
     kernels = None if name is None else _imported(name) or module(name)
     if kernels is None or link is None:
@@ -323,6 +336,11 @@ def copies() -> Any:
     return module(f"{cpu.__name__}.passes.segments")
 
 
+def named() -> Any:
+    """Return the functions of rows with named entries in main memory; see cpu/choice/named.py."""
+    return module(f"{cpu.__name__}.choice.named")
+
+
 def ready() -> Any:
     """Return the kernels of short calls on tensors in main memory; see cpu/ready.py."""
     return module(f"{cpu.__name__}.ready")
@@ -333,18 +351,6 @@ def blocks(link: Any = None) -> Any:
     kernels = module(f"{cpu.__name__}.passes.blocks") if wanted() else None
     served = link is None or kernels is None or kind_of(link) in kernels.SERVED
     return kernels if served else None
-
-
-def doubles(x: Array, framework: str, link: Link | None, operation: str | None = None) -> Any:
-    """Return the kernels for rows of float64 on a device, or None where they serve no such array,
-    link or operation; see gpu/doubles.
-    """
-    if not (wanted() and gpu.serves_doubles(x, framework)):
-        return None
-    kernels = _imported(f"{gpu.__name__}.doubles.launch")
-    if kernels is None or (operation is not None and operation not in kernels.ANSWERS):
-        return None
-    return kernels if kind_of(link) in kernels.SERVED else None
 
 
 def threads() -> int:

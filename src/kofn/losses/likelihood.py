@@ -9,15 +9,17 @@ from typing import Any, Never
 import numpy as np
 
 from kofn.adapters import route
+from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_number
 from kofn.arrays.kinds import Array, cast, compute_dtype, deleted, namespace
 from kofn.arrays.names import unknown_keyword
+from kofn.arrays.operations import at_labels
 from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT, LinkName, NoiseName, Reduction
 from kofn.links import Link, table
 from kofn.losses import at_once
 from kofn.losses.reduced import missed, reduced
-from kofn.losses.targets import Target, mean_over_labels, prepared, weighted
+from kofn.losses.targets import Target, all_in_play, mean_over_labels, prepared, weighted
 from kofn.operations.logarithms import LOG_AT_LABELS, LOG_WEIGHTS
 from kofn.operations.topk import wide_weights
 from kofn.rows.given import Given, without_deleted
@@ -165,8 +167,11 @@ def epsilon_cross_entropy(
     )  # fmt: skip
 
     def available(checked: Given) -> Any:
-        playing = ~deleted(checked.scores)
-        return namespace(playing).sum(cast(playing, compute_dtype(checked.scores)), axis=-1)
+        x = checked.scores
+        if all_in_play(stop_gradient(x)):
+            return x.shape[-1]
+        playing = ~deleted(x)
+        return namespace(playing).sum(cast(playing, compute_dtype(x)), axis=-1)
 
     loss = at_once.of_values(_weights, *given, epsilon=epsilon, **options)
     if loss is not None:
@@ -175,6 +180,7 @@ def epsilon_cross_entropy(
     xp = checked.form.xp
     with checked.form.quiet():
         k, p = labels.number(), _weights(checked, labels)
+        p = p if labels.labels is None else at_labels(p, labels.labels)
         whole = xp.log1p(available(checked) * epsilon / xp.where(k > 0, k, 1.0))
         loss = xp.where(k == 0, 0.0, whole - mean_over_labels(labels, xp.log(p + epsilon)))
         return reduced(weighted(loss, labels), labels, reduction)

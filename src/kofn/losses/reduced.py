@@ -28,7 +28,7 @@ def reduced(
     """
     xp = namespace(loss)
     total = xp.sum(loss)
-    finite = _is_finite(total)
+    finite = is_finite(total)
     if not finite:
         loss = constant_where(_is_barred(target), loss)
         total = xp.sum(loss)
@@ -90,7 +90,7 @@ def _is_barred(target: Target) -> Array:
     return deleted(at_labels(x, hard.labels)) | (xp.max(x, axis=-1) == math.inf)
 
 
-def _is_finite(total: Array) -> bool:
+def is_finite(total: Array) -> bool:
     """Return whether it is known that a number is finite."""
     return is_at_hand(total) and math.isfinite(stop_gradient(total))
 

@@ -12,17 +12,19 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import check_choice, check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, dtype_name, full_like, namespace
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.operations import arange, as_indices, as_numbers
+from kofn.arrays.operations import arange, as_indices, as_numbers, constant
 from kofn.arrays.tracing import at_hand
 from kofn.arrays.typing import ArrayT, LinkName, Reduction
 from kofn.formulas.truncated import loss_at
 from kofn.links import Link, exponential, table
-from kofn.losses.reduced import bars, constant_where, over_rows
+from kofn.losses.reduced import bars, constant_where, is_finite, over_rows
 from kofn.losses.sparse_softmax import OUTSIDE, Outside
 from kofn.losses.targets import check_ignored, check_reduction
 from kofn.maps.sparse_softmax import check_support
 from kofn.operations.losses import LOSS, PLAIN_LOSS, with_number
-from kofn.operations.truncated import LEAST
+from kofn.operations.operation import Operation
+from kofn.operations.signatures import TEMPERED
+from kofn.operations.truncated import LEAST, SPARSE_LOSS
 from kofn.rows.compiled import evaluate
 from kofn.rows.given import Given
 from kofn.rows.integral import require_integral
@@ -147,20 +149,59 @@ def segment_sparse_softmax_loss(
     of: dict[str, Any] = dict(segment_ids=segment_ids, ptr=ptr, num_segments=num_segments)
     checked = segment_given(scores, 1.0, exponential, temperature, mask, **of)
     with checked.form.quiet():
-        at, used, valid = _entries(target, checked, ignored)
-        rows, xp = rows_of(checked), checked.form.xp
-        last = route.answer(LEAST, checked, settings=support)
-        settings = dict(zip(("k", "p", "min_p"), support, strict=True), outside=OUTSIDE[outside])
-        own = xp.where(rows.top, math.inf, rows.scores)
-        # Without an entry, in the graph of the scores all the same.
-        own = own[at] if own.shape[0] else xp.sum(own) + full_like(own, last.shape, -math.inf)
-        loss = evaluate(loss_at, rows, own, last, over=checked.over, **settings)
+        at, labels, used, valid = _entries(target, checked, ignored)
+        settings, xp, loss = (*support, OUTSIDE[outside]), checked.form.xp, None
+        if labels is not None:
+            loss = route.by_kernel(_OF_SETS, checked, labels, at, settings=settings)
+            if loss is not None and is_finite(xp.sum(loss)) and bool(used.all()):
+                return _given_back(loss, None, checked, reduction)
+        if loss is None:
+            own: dict[str, Any] = dict(zip(_OF_SETS.settings, settings, strict=False))
+            loss = _of_sets(checked, at, at, **own)
         loss = xp.where(used, xp.where(valid, loss, math.nan), 0.0)
         return _reduced(loss, checked, reduction, used)
 
 
-def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, Array]:
-    """Return the entry of each segment in the flat scores, whether it counts, and is one of it."""
+def _of_sets(checked: Given, labels: Array, at: Array, *, outside: int, **of: Any) -> Array:
+    """Return the losses at entries of the flat scores, by array code."""
+    rows, over, xp = rows_of(checked), checked.over, checked.form.xp
+    fixed = checked._replace(scores=stop_gradient(checked.scores))
+    last = route.answer(LEAST, fixed, settings=tuple(of.values()))
+    own = xp.where(rows.top, math.inf, rows.scores)
+    # Without an entry, in the graph of the scores all the same.
+    own = own[at] if own.shape[0] else xp.sum(own) + full_like(own, last.shape, -math.inf)
+    return evaluate(loss_at, rows, own, last, over=over, outside=outside, **of)
+
+
+_OF_SETS = Operation(
+    name="",
+    takes="x n, labels r, at r, k SymInt?, p float?, min_p float?, outside int, t #, slopes int",
+    gives="loss r, residual N if slopes",
+    of=TEMPERED,
+    kernel=lambda backend, given, labels, _, *own: SPARSE_LOSS.kernel(backend, given, labels, *own),
+    plain=_of_sets,
+    back=(
+        Operation(
+            name="",
+            takes="cotangent r, t #, residual N",
+            gives="x n",
+            of=TEMPERED,
+            kernel=lambda _, given, cotangent, residual: (
+                given.over.expand(cotangent / given.temperature) * residual
+            ),
+            elementwise=True,
+        ),
+    ),
+    constant=("t",),
+    offered="truncated",
+)
+"""The same by kernels: labels count from the first entry of a segment; `at` is for array code."""
+
+
+def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array | None, Array, Array]:
+    """Return the entry of each segment in the flat scores, its place in the segment if that can be
+    read, whether it counts, and whether it is one of the segment.
+    """
     form, xp = checked.form, checked.form.xp
     check_same_kind("target", target, checked.scores)
     wanted = (form.segments, *form.shape[1:])
@@ -177,8 +218,13 @@ def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, A
     used, inside = index != ignored, (index >= 0) & (index < size)
     at = xp.where(used & inside, index, 0) + places // max(form.segments, 1) * size
     if not size:
-        return at, used & False, used
-    valid = ~used | (inside & (checked.over.ids[at] == places))  # type: ignore[attr-defined]
+        return at, None, used & False, used
+    if checked.order is not None and at_hand(at) is not None:
+        within = constant(at, checked.order.within(np.asarray(at)))
+        labels, own = xp.where(within < 0, 0, within), within >= 0
+    else:
+        labels, own = None, checked.over.ids[at] == places  # type: ignore[attr-defined]
+    valid = ~used | (inside & own)
     known = at_hand(valid)
     if known is not None and not np.asarray(known).all():
         wrong = int(np.flatnonzero(~np.asarray(known))[0])
@@ -186,7 +232,7 @@ def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array, A
             f"target must be an entry of its segment, or ignore_index, {ignored}; got "
             f"{int(index[wrong])} for segment {wrong % form.segments}"
         )
-    return at, used, valid
+    return at, labels, used, valid
 
 
 def _labels(target: Array, checked: Given) -> Array:
@@ -202,8 +248,13 @@ def _labels(target: Array, checked: Given) -> Array:
 
 
 def _reduced(loss: ArrayT, checked: Given, reduction: str, used: Array | None = None) -> ArrayT:
-    xp, form = namespace(loss), checked.form
+    xp = namespace(loss)
     counted = ~deleted(checked.over.max(stop_gradient(checked.scores)))
     counted = counted if used is None else counted & used
-    loss = xp.where(counted, loss, 0.0)
-    return form.per_segment(loss) if reduction == "none" else over_rows(loss, counted, reduction)
+    return _given_back(xp.where(counted, loss, 0.0), counted, checked, reduction)
+
+
+def _given_back(loss: ArrayT, counted: Array | None, checked: Given, reduction: str) -> ArrayT:
+    """Return losses of segments as the caller wants them; all count if `counted` is None."""
+    whole = checked.form.per_segment(loss) if reduction == "none" else loss
+    return over_rows(whole, counted, reduction)

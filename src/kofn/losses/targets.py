@@ -217,7 +217,7 @@ def _spread(target: Target, smoothing: float, spread_one: bool) -> Array:
     xp, x, each = namespace(target.scores), target.scores, target.dense()
     total = xp.sum(each, axis=-1) if target.labels is None else target.number()
     spread = xp.ones_like(total) if spread_one else total
-    if _is_all_in_play(x):
+    if all_in_play(x):
         return (1 - smoothing) * each + (smoothing / x.shape[-1] * spread)[..., None]
     playing = ~deleted(x)
     n_playing = xp.sum(cast(playing, target.dtype), axis=-1)
@@ -225,7 +225,7 @@ def _spread(target: Target, smoothing: float, spread_one: bool) -> Array:
     return (1 - smoothing) * each + smoothing * even
 
 
-def _is_all_in_play(x: Array) -> bool:
+def all_in_play(x: Array) -> bool:
     """Return whether it is known that every entry is available, and none is NaN."""
     if not is_at_hand(x) or math.prod(x.shape) == 0:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kofn.adapters import short
@@ -56,8 +57,10 @@ def token_choice(
     """
     if mask is None and indices is None and gating.softly:
         choice = choice_at_once(scores, k, gating, bias)
+        if choice is None:
+            choice = short.compiled_gates(scores, k, gating.link, gating.temperature, bias)
         if choice is not None:
-            return choice
+            return choice[0], choice[1]
     rows = None if mask is None else mask[..., None]
     normalize = gating.normalize and not gating.mixture
     if indices is None:
@@ -72,11 +75,15 @@ def token_choice(
     return gates, chosen
 
 
-def choice_at_once(scores: Any, k: int, gating: Gating, bias: Array | None) -> Any:
-    """Return what `token_choice` does, softly, if compiled code can; or None."""
+def choice_at_once(
+    scores: Any, k: int, gating: Gating, bias: Array | None, counts: Sequence[Array] = ()
+) -> Any:
+    """Return what `token_choice` does, softly, and whether the choice was added to `counts`, if
+    compiled code can; or None.
+    """
     return short.gates(
         scores, k, gating.link, gating.temperature, bias,
-        lambda x, at: token_choice(x, k, gating, indices=at)[0],
+        lambda x, at: token_choice(x, k, gating, indices=at)[0], counts,
     )  # fmt: skip
 
 

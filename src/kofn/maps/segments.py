@@ -303,7 +303,8 @@ def segment_sparse_softmax(
     checked = segment_given(scores, 1.0, links.exponential, temperature, mask, *of)
     with checked.form.quiet():
         x, over = checked.scores, checked.over
-        outside = stop_gradient(x) < over.expand(route.answer(LEAST, checked, settings=support))
+        fixed = checked._replace(scores=stop_gradient(x))  # kernels have no way back for it
+        outside = fixed.scores < over.expand(route.answer(LEAST, fixed, settings=support))
         few = checked._replace(scores=checked.form.xp.where(outside, -math.inf, x))
         return checked.restored(route.answer(SOFTMAX, few))
 

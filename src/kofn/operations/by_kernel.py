@@ -27,9 +27,7 @@ def threshold(
     A torch tensor has memory here, because transforms have been resolved before the operator runs.
     """
     which, kind = "rows" if costs is None else "knapsack", "torch" if is_torch(x) else "numpy"
-    backend = kernels.serving_of(which, x, kind, link)
-    if backend is None and costs is None:
-        backend = kernels.doubles(x, kind, link)
+    backend = kernels.serving_of(which, x, kind, link, operation="located")
     if backend is None:
         return None
     return threshold_of(backend, Given(x, k, temperature, link, None, costs))

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from kofn import kernels
+from kofn.arrays import torch as of_torch
 from kofn.arrays.kinds import Array, compute_dtype, deleted
 from kofn.arrays.typing import Tensor
 from kofn.formulas import named
@@ -38,7 +40,17 @@ def _blocks(given: Given, entries: Tensor, *per_row: Any) -> Iterator[Any]:
         yield at, block[:, :n], [e if type(e) is float else e[at : at + step] for e in numbers]
 
 
+def _chooser(x: Any) -> Any:
+    """Return compiled code for scores, or None."""
+    usual = of_torch.state.is_plain(x) and x.is_cpu and x.itemsize > 2
+    return kernels.named() if usual and kernels.wanted() else None
+
+
 def _rest(_: object, given: Given, entries: Tensor, base: Tensor) -> Tensor:
+    chooser = _chooser(given.scores)
+    if chooser is not None:
+        answer: Tensor = chooser.rest(given.scores, entries, base, given.temperature)
+        return answer
     answer = base.new_empty(base.shape)
     flat = answer.view(-1, 1)
     for at, x, (own, t) in _blocks(given, entries, base, given.temperature):
@@ -55,17 +67,22 @@ def _rest_back(
     _: object, given: Given, cotangent: Tensor, entries: Tensor, base: Tensor, rest: Tensor
 ) -> tuple[Tensor, Tensor]:
     x: Any = given.scores
+    chooser = _chooser(x)
+    if chooser is not None:
+        own = entries, base, given.temperature, rest, cotangent
+        in_x, in_t = chooser.rest_gradients(x, *own)
+        return in_x, in_x.new_zeros(cotangent.shape) if in_t is None else in_t
     slopes, t = x.new_empty(x.shape), given.temperature
-    flat, in_t = slopes.view(-1, x.shape[-1]), []
+    flat, parts = slopes.view(-1, x.shape[-1]), []
     for at, block, (v, own, whole, each) in _blocks(given, entries, cotangent, base, rest, t):
         z = (block - own).div_(each)
         p = (z - whole.masked_fill(whole == -math.inf, 0.0)).exp_().mul_(v / each)
         flat[at : at + len(p)] = p
         if type(t) is not float:
-            in_t.append(-(p * z.masked_fill_(p == 0, 0.0)).sum(-1))
+            parts.append(-(p * z.masked_fill_(p == 0, 0.0)).sum(-1))
     if type(t) is float:
         return slopes, cotangent.new_zeros(cotangent.shape)
-    return slopes, _joined(in_t, cotangent)
+    return slopes, _joined(parts, cotangent)
 
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:

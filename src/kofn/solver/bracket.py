@@ -86,12 +86,17 @@ def bracket_of(p: Any, s: Any, open_: Array) -> tuple[Array, Array, Array]:
     xp, info = namespace(p.k), namespace(p.x).finfo(p.x.dtype)
     eps, largest = float(info.eps), float(info.max)
     t, one = p.temperature, xp.ones_like(p.k)
-    share = xp.where(open_, p.k / xp.where(open_, p.n, one), 0.5)
-    end = t * p.row_link.quantile(share)
+    share, of_all = share_of(p, open_)
     enough = open_ & (s.near > p.k) & (s.near < s.live)
-    number = xp.where(enough, s.near, p.n)
-    share = xp.where(enough, p.k / xp.where(enough, s.near, one), share)
-    reach = t * p.row_link.quantile(share)
+
+    def near() -> tuple[Array, ...]:
+        of_near = xp.where(enough, p.k / xp.where(enough, s.near, one), share)
+        return xp.where(enough, s.near, p.n), of_near, p.row_link.quantile(of_near)
+
+    # Of all, that is known already: JAX compiles a quantile anew wherever it is used.
+    known: tuple[Array, ...] = p.n, share, of_all
+    number, share, quantile = only_if(enough, near, known)
+    end, reach = t * of_all, t * quantile
     least = xp.where(enough, s.greatest - WIDE * t, s.least)
     slack = 4 * eps * (xp.abs(least) + xp.abs(s.greatest) + xp.abs(t) + xp.abs(reach))
     low = xp.clip(least - reach - slack, -largest, largest)
@@ -100,10 +105,17 @@ def bracket_of(p: Any, s: Any, open_: Array) -> tuple[Array, Array, Array]:
     pairs = zip(s.near_moments, s.moments, strict=True)
     first, second = (xp.where(enough, *pair) / xp.maximum(number, one) for pair in pairs)
     variance = xp.maximum(second - first * first, 0 * one)
-    own, wider = p.row_link.quantile(share) + p.row_link.edge, bell(share) * xp.sqrt(variance)
+    own, wider = quantile + p.row_link.edge, bell(share) * xp.sqrt(variance)
     start = s.greatest + t * first - reach - t * widening(own, wider)
     middle = low / 2 + high / 2
     return xp.where(xp.isfinite(start), xp.clip(start, low, high), middle), low, high
+
+
+def share_of(p: Any, open_: Array) -> tuple[Array, Array]:
+    """Return k/n of the rows that are open, ½ of the others, and its quantile."""
+    xp = namespace(p.k)
+    share = xp.where(open_, p.k / xp.where(open_, p.n, xp.ones_like(p.k)), 0.5)
+    return share, p.row_link.quantile(share)
 
 
 def widening(own: Array, far: Array) -> Array:

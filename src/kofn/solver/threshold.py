@@ -12,13 +12,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kofn.arrays.flow import barrier, either, only_if, while_loop
-from kofn.arrays.kinds import Array, cast, is_jax, namespace, quiet, scalar
+from kofn.arrays.flow import barrier, only_if, while_loop
+from kofn.arrays.kinds import Array, cast, namespace, quiet, scalar
 from kofn.links.link import Link
-from kofn.solver import float_order, neighbours
-from kofn.solver.bracket import bracket, bracket_of, moments_of
+from kofn.solver.bracket import bracket
 from kofn.solver.equation import Balanced, Problem, Searched, split
-from kofn.solver.neighbours import Place
+from kofn.solver.neighbours import Place, between_neighbours
 from kofn.solver.reductions import DENSE, Reductions, is_in_parts, maxima_of, sums_of
 
 
@@ -63,26 +62,16 @@ def solve(
     xp = namespace(x)
     with quiet(x):
         live = x != -math.inf
-        known = moments_of(x, live, temperature, over) if _in_jax_parts(x, over) else None
-        n = cast(over.count(live), x.dtype) if known is None else known.live
+        n = cast(over.count(live), x.dtype)
         entry_link = link.map_alpha(over.expand)
         problem = Problem(x, live, k, n, temperature, entry_link, link, over)
         open_ = (k > 0) & (k < n)
-        ends = bracket(problem, open_) if known is None else bracket_of(problem, known, open_)
-        start, low, high = ends
+        start, low, high = bracket(problem, open_)
         unknown = (n > 0) & (xp.isnan(temperature) | xp.isnan(low))
         has_nan = xp.isnan(k) | unknown
         at = searched(problem, (start, low, high), open_ & ~has_nan)
         hi, lo = answered(problem, at, open_, has_nan)
         return hi, lo
-
-
-def _in_jax_parts(x: Array, over: Reductions) -> bool:
-    """Return whether rows lie on several JAX devices: XLA takes long to compile a search of them.
-
-    What is rare is a shorter program there; what is first known of a row takes two messages.
-    """
-    return is_jax(x) and is_in_parts(over)
 
 
 ROUNDS = 24
@@ -96,8 +85,6 @@ def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Plac
     """Return θ of the rows that are open, from where to start and a bracket."""
     most = ROUNDS if p.costs is None else bisections(p.x)
     has_plateau = p.row_link.has_infinite_tails(p.x) is not False  # a bounded link has none
-    if has_plateau and p.costs is None and _in_jax_parts(p.x, p.over):
-        return _searched_in_rounds(p, begun(*ends, open_), open_)
     search = newton_search(p, begun(*ends, open_), balance, most)
     if p.costs is None:
         lost = open_ & ~search.converged
@@ -105,29 +92,6 @@ def searched(p: Problem, ends: tuple[Array, Array, Array], open_: Array) -> Plac
     if has_plateau:
         search = only_if(search.flat, lambda: between(p, search), search)
     return search.at
-
-
-def _searched_in_rounds(p: Problem, search: Search, open_: Array) -> Place:
-    """Return the same, by one loop that is repeated for the flat rows, and compiled once."""
-    xp = namespace(p.x)
-
-    def unfinished(state: tuple[Array, Search]) -> Array:
-        of_logs, s = state
-        return ~of_logs | xp.any(s.flat)
-
-    def advance(state: tuple[Array, Search]) -> tuple[Array, Search]:
-        of_logs, s = state
-
-        def look(p: Problem, z: Array) -> Newton:
-            return either(of_logs, lambda: _log_balance(p, z), lambda: balance(p, z))
-
-        s = newton_search(p, s, look, xp.where(of_logs, bisections(p.x), ROUNDS))
-        lost = open_ & ~(s.converged | of_logs)
-        beside = only_if(lost, lambda: _beside(p, s, lost), s)
-        return of_logs | True, only_if(beside.flat, lambda: _around_gap(p, beside), beside)
-
-    state: tuple[Any, Search] = False, search
-    return while_loop(p.x, unfinished, advance, state, 2)[1].at
 
 
 def answered(p: Problem, at: Place, open_: Array, has_nan: Array) -> Place:
@@ -147,47 +111,51 @@ def begun(start: Array, low: Array, high: Array, active: Array) -> Search:
 
 
 def newton_search(
-    p: Searched, search: Search, look: Callable[[Any, Array], Newton], most: int | Array
+    p: Searched, search: Search, look: Callable[[Any, Array], Newton], most: int
 ) -> Search:
     """Take Newton steps; bisect if a step leaves the bracket or exceeds half of the last one."""
     xp = namespace(p.x)
-    eps, largest = float(xp.finfo(p.x.dtype).eps), float(xp.finfo(p.x.dtype).max)
 
     def unfinished(s: Search) -> Array:
         return xp.any(s.active)
 
     def advance(s: Search) -> Search:
-        seen = look(p, p.z(*s.at))
-        low = s.at.where(s.active & (seen.excess > 0), s.low)
-        high = s.at.where(s.active & (seen.excess < 0), s.high)
-        below, above = (xp.clip(s.at.to(end), -largest, largest) for end in (low, high))
-        step = seen.step * p.temperature
-        near = xp.abs(step) <= seen.last * p.temperature
-        halved = (step > below) & (step < above) & (xp.abs(step) <= s.last / 2)
-        # The size of the step decides when to stop; a small residual says little if W is small.
-        stay = (seen.excess == 0) | seen.flat
-        step = xp.where(near | halved, step, below / 2 + above / 2)
-        step = xp.where(stay, 0.0, step)
-        at = s.at.stepped(step).where(s.active, s.at)
-        narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
-        stuck = (s.at.to(at) == 0) | ~(above - below > narrow)
-        return Search(
-            at=at,
-            low=low,
-            high=high,
-            last=xp.where(s.active, xp.abs(step), s.last),
-            active=s.active & ~(near | stay | stuck),
-            converged=xp.where(s.active, near | stay, s.converged),
-            flat=xp.where(s.active, seen.flat, s.flat),
-        )
+        return stepped(p, s, look(p, p.z(*s.at)))
 
     return while_loop(p.x, unfinished, advance, search, most)
 
 
+def stepped(p: Searched, s: Search, seen: Newton) -> Search:
+    """Take Newton's step of the last look, or half of the bracket."""
+    xp = namespace(p.x)
+    eps, largest = float(xp.finfo(p.x.dtype).eps), float(xp.finfo(p.x.dtype).max)
+    low = s.at.where(s.active & (seen.excess > 0), s.low)
+    high = s.at.where(s.active & (seen.excess < 0), s.high)
+    below, above = (xp.clip(s.at.to(end), -largest, largest) for end in (low, high))
+    step = seen.step * p.temperature
+    near = xp.abs(step) <= seen.last * p.temperature
+    halved = (step > below) & (step < above) & (xp.abs(step) <= s.last / 2)
+    # The size of the step decides when to stop; a small residual says little if W is small.
+    stay = (seen.excess == 0) | seen.flat
+    step = xp.where(near | halved, step, below / 2 + above / 2)
+    step = xp.where(stay, 0.0, step)
+    at = s.at.stepped(step).where(s.active, s.at)
+    narrow = xp.where(seen.tolerance < eps, seen.tolerance, eps) / 2 * p.temperature
+    stuck = (s.at.to(at) == 0) | ~(above - below > narrow)
+    return Search(
+        at=at,
+        low=low,
+        high=high,
+        last=xp.where(s.active, xp.abs(step), s.last),
+        active=s.active & ~(near | stay | stuck),
+        converged=xp.where(s.active, near | stay, s.converged),
+        flat=xp.where(s.active, seen.flat, s.flat),
+    )
+
+
 def _beside(p: Problem, search: Search, lost: Array) -> Search:
     """Solve rows on which Newton's method did not converge by the search from a score."""
-    by = float_order if _in_jax_parts(p.x, p.over) else neighbours
-    at = by.between_neighbours(p, lost)
+    at = between_neighbours(p, lost)
     flat = balance(p, p.z(*at)).flat
     return search._replace(
         at=at.where(lost, search.at), flat=namespace(lost).where(lost, flat, search.flat)
@@ -196,10 +164,10 @@ def _beside(p: Problem, search: Search, lost: Array) -> Search:
 
 def between(p: Problem, search: Search) -> Search:
     """Solve on a logarithmic scale between the last entry above ½ and the first below it."""
-    return newton_search(p, _around_gap(p, search), _log_balance, bisections(p.x))
+    return newton_search(p, around_gap(p, search), log_balance, bisections(p.x))
 
 
-def _around_gap(p: Problem, search: Search) -> Search:
+def around_gap(p: Problem, search: Search) -> Search:
     """Return the start of that search."""
     xp = namespace(p.x)
     upper, _, _ = split(p.link, p.z(*search.at), p.live)
@@ -326,17 +294,16 @@ def newton_of(p: Balanced, z: Array, sums: Sums, of_lower: Callable[[], Array] |
     return Newton(excess, step, tolerance, last, flat)
 
 
-def _log_balance(p: Problem, z: Array) -> Newton:
+def log_balance(p: Problem, z: Array) -> Newton:
     """Return a Newton step on log Σ_{F≤½} F = log Σ_{F>½} (1 − F), which does not underflow."""
     xp = namespace(z)
     upper = p.live & p.link.above_half(z)
     lower = p.live & ~upper
-    log_cdf, log_sf, log_pdf = p.link.log_cdf(z), p.link.log_sf(z), p.link.log_pdf(z)
+    log_tail, log_pdf = p.link.log_tail(z), p.link.log_pdf(z)
     if p.costs is not None:
         price = xp.log(xp.where(p.live, p.costs.each, 1.0))
-        log_cdf, log_sf, log_pdf = log_cdf + price, log_sf + price, log_pdf + 2 * price
-    pairs = (log_cdf, lower), (log_sf, upper), (log_pdf, lower), (log_pdf, upper)
-    below, above, slope_below, slope_above = logsumexps(p.over, *pairs)
+        log_tail, log_pdf = log_tail + price, log_pdf + 2 * price
+    below, above, slope_below, slope_above = logsumexps(p.over, (lower, upper), log_tail, log_pdf)
     slope = xp.exp(slope_below - below) + xp.exp(slope_above - above)
     tolerance = xp.full_like(below, float(xp.finfo(z.dtype).eps))
     if p.costs is not None:
@@ -346,11 +313,14 @@ def _log_balance(p: Problem, z: Array) -> Newton:
     return Newton(below - above, step, tolerance, tolerance, flat)
 
 
-def logsumexps(over: Reductions, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
-    """Return log Σ e^values over the entries `where`, for each pair of the two."""
-    xp = namespace(pairs[0][0])
-    each = [xp.where(where, values, -math.inf) for values, where in pairs]
-    greatest = maxima_of(over, *each)
-    ends = zip(each, greatest, strict=True)
-    totals = sums_of(over, *(xp.exp(values - over.expand(end)) for values, end in ends))
+def logsumexps(over: Reductions, sides: tuple[Array, Array], *values: Array) -> tuple[Array, ...]:
+    """Return log Σ e^values over each of two sets of entries, which are disjoint."""
+    xp, (_, second) = namespace(values[0]), sides
+    greatest = maxima_of(over, *(xp.where(one, v, -math.inf) for v in values for one in sides))
+    parts = []
+    for v, *ends in zip(values, greatest[::2], greatest[1::2], strict=True):
+        one, other = map(over.expand, ends)
+        raised = xp.exp(v - xp.where(second, other, one))
+        parts += [xp.where(side, raised, 0.0) for side in sides]
+    totals = sums_of(over, *parts)
     return tuple(end + xp.log(total) for end, total in zip(greatest, totals, strict=True))

@@ -14,7 +14,8 @@ import pytest
 
 import kofn
 import own_links
-from kofn.kernels import contract
+from kofn.kernels import contract, prices
+from kofn.maps.assignment import on_device
 
 try:
     import triton
@@ -26,7 +27,9 @@ try:
     from kofn.kernels.gpu.choice import taylor as polynomials
     from kofn.kernels.gpu.choice import truncated as sets
     from kofn.kernels.gpu.doubles import launch as gpu_doubles
+    from kofn.kernels.gpu.doubles import prices as of_prices
     from kofn.kernels.gpu.doubles import programs as doubles
+    from kofn.kernels.gpu.doubles.recorded import rules_of
     from kofn.kernels.gpu.knapsack import fill as purchases
     from kofn.kernels.gpu.knapsack import launch as gpu_knapsack
     from kofn.kernels.gpu.knapsack import programs as knapsacks
@@ -51,7 +54,7 @@ full = pytest.mark.full
         (
             (
                 *("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"),
-                *("per_row", "polynomials", "doubles"),
+                *("per_row", "polynomials", "doubles", "prices"),
             ),
             "not full",
         ),
@@ -59,7 +62,7 @@ full = pytest.mark.full
         pytest.param(
             (
                 *("bounds", "subsets", "losses", "own", "knapsacks", "per_row", "polynomials"),
-                "doubles",
+                *("doubles", "prices"),
             ),
             "full",
             marks=pytest.mark.full,
@@ -422,6 +425,27 @@ def test_rows_of_float64_compile_to_registers_alone(name, kind, n, sm, more, com
 
 
 @pytest.mark.parametrize(
+    ("name", "n", "sm"),
+    [
+        pytest.param(name, n, sm, marks=() if (name, sm) == ("judge", 90) else full)
+        for name in ("rows_seen", "judge", "equations", "advance")
+        for n, sm in ((8, 80), (64, 80), (64, 100), (4096, 90))
+    ],
+)
+def test_passes_of_a_search_for_prices_compile_to_registers_alone(name, n, sm, compiled):
+    kernel, (rows, block, warps) = getattr(of_prices, name), gpu_doubles.shape_of(n)
+    rules = rules_of(on_device.rule, prices.Numbers, prices.Looked, prices.Columns, prices.FLAGS)
+    known = dict(ROWS=rows, BLOCK=block, RULES=rules, LEAST_CURVED=1e-2)
+    constants = {k: v for k, v in known.items() if k in kernel.arg_names}
+    named = (*of_prices.Entries._fields, *of_prices.Matrices._fields, *kernel.arg_names)
+    types = {each: "*fp64" for each in named if each.endswith("_at")} | dict(per_matrix="i32")
+    options = gpu.options_of(warps, gpu_doubles.REGISTERS)
+    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    assert found["STACK"] == found["LOCAL"] == 0
+    assert not re.search(r"\b(LDL|STL)\b", code)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=() if name == "evaluate" else pytest.mark.full)
@@ -527,7 +551,7 @@ assert not [name for name in sys.modules if name.startswith("kofn.kernels.gpu.ro
 
 
 def test_which_tensors_are_served(monkeypatch):
-    """All but float64 on NVIDIA's devices from 2020 on; no such device is needed to ask."""
+    """All on NVIDIA's devices from 2020 on, float64 for few operations; none is needed to ask."""
     import torch
 
     from kofn import kernels
@@ -551,4 +575,8 @@ def test_which_tensors_are_served(monkeypatch):
             kernels.serving_of("rows", Fake(dtype), "torch", kofn.links.logistic) is gpu
         ) == served
         assert (kernels.serving_of("subsets", Fake(dtype), "torch") is gpu_subsets) == served
+        asked = "rows", Fake(dtype), "torch", kofn.links.logistic
+        for operation, of_doubles in (("weights", gpu_doubles), ("gap", None)):
+            found = kernels.serving_of(*asked, operation=operation)
+            assert found is (gpu if served else of_doubles if dtype == "torch.float64" else None)
     backend._is_supported.cache_clear()

@@ -100,6 +100,16 @@ def test_margins_next_to_whole_numbers_are_met(link):
             assert abs(w.sum(-2) - plan.sum(-2)).max() < 1e-5
 
 
+def test_margins_that_no_weights_have_take_no_search(counted):
+    """They took 200 passes, and the others of a batch with them."""
+    x = np.stack([matrix(6, 4), matrix(6, 4, 1)])
+    x[0, 1:, 0] = -math.inf
+    w = soft_assignment(x, np.full(6, 1.5), temperature=0.5)
+    assert np.isnan(w[0]).all()
+    assert abs(w[1].sum(0) - 2.25).max() < 1e-9
+    assert counted["passes"] < 8
+
+
 # One bad entry, and none.
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from kofn.adapters.jax import search
 from kofn.adapters.jax.operators import Operator, Settings, Site, bind, served
 from kofn.arrays.kinds import promoting
 from kofn.arrays.operations import power_of_two
@@ -25,7 +26,7 @@ def threshold_of(
     if over is not DENSE:
         if costs is not None:
             return solved(x, costs, k, temperature, link, over)
-        return solve(x, k, temperature, link, over)
+        return search.solve(x, k, temperature, link, over)
     if costs is not None:
         return _price_of(x, costs, k, temperature, link)
     number, alpha = link.static_and_array_alpha()
@@ -42,7 +43,8 @@ def _threshold(settings: Settings, *arrays: jax.Array) -> tuple[jax.Array, jax.A
 
 def _solve(*arrays: jax.Array, settings: Settings, over: Reductions = DENSE) -> Any:
     x, k, temperature, *alpha = arrays
-    return solve(x, k, temperature, settings.link_of(*alpha), over)
+    given = x, k, temperature, settings.link_of(*alpha)
+    return solve(*given) if over is DENSE else search.solve(*given, over)
 
 
 def _kernel(site: Site, *values: Any) -> Any:

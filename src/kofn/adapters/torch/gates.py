@@ -16,10 +16,11 @@ class _Gates(torch.autograd.Function):
     """Softmax of the k largest scores, times 1 + weights − stop(weights)."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, again: Any, x: Tensor, bias: Tensor | None) -> Any:
-        assert call.ready is not None
-        answers = call.ready(x, bias)  # the caller may write over the gates: it has a copy
-        gates, indices, kept = answers
+    def forward(
+        ctx: Any, call: Call, again: Any, x: Tensor, bias: Tensor | None, counts: Any
+    ) -> Any:
+        ready: Any = call.ready
+        gates, indices, kept = ready(x, bias, counts)  # gates are a copy: callers may write there
         if kept is None:
             return None, None
         ctx.call, ctx.again = call, again
@@ -31,13 +32,14 @@ class _Gates(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None, _: object) -> Any:
         if cotangent is None:
-            return None, None, None, None
+            return None, None, None, None, None
         x, indices, kept = ctx.saved_tensors
         if not torch.is_grad_enabled() and is_eager(cotangent):
-            return None, None, ctx.call.ready_back(x, cotangent, indices, kept), None
+            return None, None, ctx.call.ready_back(x, cotangent, indices, kept), None, None
         with torch.enable_grad():
             answer = ctx.again(x, indices)
-            return None, None, *torch.autograd.grad(answer, x, cotangent, create_graph=True), None
+            slopes = torch.autograd.grad(answer, x, cotangent, create_graph=True)
+            return None, None, *slopes, None, None
 
 
 apply: Callable[..., Any] = super(torch.autograd.Function, _Gates).apply

@@ -48,6 +48,29 @@ def maxima(*keys: jax.Array) -> tuple[jax.Array, ...]:
     return _reduced(lax.max, keys, ends)
 
 
+def as_one(*values: jax.Array) -> tuple[jax.Array, ...]:
+    """Return arrays of one shape as the answers of one operation. It has no derivative.
+
+    Where a loop or a branch hands on many numbers per row, XLA compiles a program for each on a
+    CPU, and what they share anew in each. The operation is the maximum of a number and a least one
+    behind it along a new axis: along an axis of one entry XLA has nothing to do.
+    """
+    least = [*map(_least, values)]
+    ways = [*((0, 0, 0) for _ in values[0].shape), (0, 1, 0)]
+    pairs = zip(values, least, strict=True)
+    padded = [lax.pad(each[..., None], none, ways) for each, none in pairs]
+    return _reduced(lax.max, padded, least)
+
+
+def _least(like: jax.Array) -> jax.Array:
+    """Return what no number of the type of an array is below."""
+    of: Any = jax.numpy
+    if like.dtype == bool:
+        return jax.numpy.zeros((), bool)
+    floating = of.issubdtype(like.dtype, of.floating)
+    return jax.numpy.asarray(-math.inf if floating else of.iinfo(like.dtype).min, like.dtype)
+
+
 def _reduced(
     join: Callable[..., Any], values: Sequence[jax.Array], none: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:

@@ -57,10 +57,10 @@ def takes(tokens: tuple[int, ...]) -> bool:
 
 def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the function of scores that returns weights, θ, and whether a row was given up."""
-    find, pair = _of_rows(rows, True), (2, *rows.shape[:-1])
+    find, pair, empty_like = _of_rows(rows, True), _pair(rows), torch.empty_like
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
-        p, theta = torch.empty_like(x), x.new_empty(pair)
+        p, theta = empty_like(x), empty_like(pair)
         return p, theta, find(x, theta, p.data_ptr(), 0)
 
     return found
@@ -70,23 +70,25 @@ class weights_again:
     """Kernels of one shape for weights alone, with arrays of k and T: a search looks many times."""
 
     def __init__(self, shape: tuple[int, ...], size: int, link: Any) -> None:
-        self._find, self._pair = _of_rows(Rows(shape, size, 0.0, 1.0, link), True), (2, *shape[:-1])
+        rows = Rows(shape, size, 0.0, 1.0, link)
+        self._find, self._pair = _of_rows(rows, True), _pair(rows)
 
     def weights(
         self, x: Tensor, k: Tensor, temperature: Tensor, *_: Any
     ) -> tuple[Tensor, Tensor, bool]:
         """Return weights, θ, and whether a row was given up."""
         x, k, t = x.contiguous(), k.contiguous(), temperature.contiguous()
-        p, theta = torch.empty_like(x), x.new_empty(self._pair)
+        p, theta = torch.empty_like(x), torch.empty_like(self._pair)
         return p, theta, self._find(x, theta, p.data_ptr(), 0, (k.data_ptr(), t.data_ptr()))
 
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
-    find, choose, pair = _of_rows(rows, False), _of_choice(rows), (2, *rows.shape[:-1])
+    find, choose, pair = _of_rows(rows, False), _of_choice(rows), _pair(rows)
+    empty_like = torch.empty_like
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
-        chosen, theta = torch.empty_like(x), x.new_empty(pair)
+        chosen, theta = empty_like(x), empty_like(pair)
         choose(x, chosen)
         return chosen, theta, learned and find(x, theta, 0, 0)
 
@@ -147,46 +149,53 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
     return found
 
 
-def gates(rows: Rows) -> Callable[[Tensor, Tensor | None], tuple[Any, ...]]:
-    """Return the function of scores, and of a bias or None, that returns the softmax of the k
-    largest scores, their indices, and what the way back takes; None for this where a row was given
-    up or has a NaN.
+def gates(rows: Rows) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of scores, of a bias or None, and of up to two tensors that count, that
+    returns the softmax of the k largest scores, their indices, and what the way back takes; None
+    for this, and nothing is counted, where a row was given up or has a NaN.
     """
     few, count, k, n = _few(rows), prod(rows.shape[:-1]), int(rows.k), rows.shape[-1]
     parts = _largest_part(rows), _rows_part(rows, False), _rows_part(few, True)
     words = _joined(rows, *parts)
+    own_room = parts[0].width
+    if n <= mixed.FEW:
+        words[mixed.OF_LARGEST] = own_room = 0
     width, size, kept = max(part.width for part in parts[1:]), rows.size, 2 * count * (k + 2)
-    own_room, biased = parts[0].width, count * n * rows.size // 8 + REGISTER // 8
-    of_largest, of_weights, of_shares = _starts(parts)
-    alpha = rows.link.alpha or 0.0
+    biased = count * n * size // 8 + REGISTER // 8
+    first, second, third = _starts(parts)
+    alpha, room, apart = rows.link.alpha or 0.0, width + 2 * count + own_room, count * size
+    like_gates, like_indices = _like(few.shape, size), _like(few.shape, 0)
+    like_kept = _like((kept,), size)
 
-    def found(x: Tensor, bias: Tensor | None, _: Any = parts) -> tuple[Any, ...]:
-        gates, some = x.new_empty(few.shape), x.new_empty(kept)
-        indices = x.new_empty(few.shape, dtype=torch.int64)
-        room = width + 2 * count + own_room + (0 if bias is None else biased)
-        own, scratch = rooms(1, room)
+    def found(x: Tensor, bias: Tensor | None, counts: Any = (), _: Any = parts) -> tuple[Any, ...]:
+        gates, indices, some = (
+            empty_like(like_gates),
+            empty_like(like_indices),
+            empty_like(like_kept),
+        )
+        own, scratch = rooms(1, room if bias is None else room + biased)
         job, x_at, at, chosen = words[:], x.data_ptr(), indices.data_ptr(), some.data_ptr()
         start, one = job.buffer_info()[0], scratch + 8 * width
-        two, of_own = one + count * size, one + 16 * count
-        shares, high = chosen + count * k * size, chosen + 2 * count * k * size
-        job[mixed.X], job[mixed.INDICES], job[mixed.CHOSEN] = x_at, at, chosen
-        job[mixed.SHARES], job[mixed.COPY] = shares, gates.data_ptr()
+        two, of_own, shares = one + apart, one + 16 * count, chosen + k * apart
+        high = shares + k * apart
         compared = x_at
         if bias is not None:
             compared = of_own + 8 * own_room
             job[mixed.BIAS], job[mixed.BIASED] = bias.data_ptr(), compared
-        _place(job, start, mixed.OF_LARGEST, of_largest, of_own)
-        _place(job, start, mixed.OF_WEIGHTS, of_weights, scratch)
-        _place(job, start, mixed.OF_SHARES, of_shares, scratch)
-        job[of_largest + mixed.X], job[of_largest + mixed.OUT] = compared, at
-        _set(job, of_weights, x_at, 0, 0, high, count * size, one, two)
-        high += 2 * count * size
-        _set(job, of_shares, chosen, 0, shares, high, count * size, one, two)
+        for place, each in zip(mixed.COUNTS, counts, strict=False):
+            job[place] = each.data_ptr()
+        job[mixed.X], job[mixed.INDICES], job[mixed.CHOSEN] = x_at, at, chosen
+        job[mixed.SHARES], job[mixed.COPY] = shares, gates.data_ptr()
+        job[_LARGEST_JOB], job[_LARGEST_ROOM] = start + 8 * first, of_own
+        job[_WEIGHTS_JOB], job[_WEIGHTS_ROOM] = start + 8 * second, scratch
+        job[_SHARES_JOB], job[_SHARES_ROOM] = start + 8 * third, scratch
+        job[first + mixed.X], job[first + mixed.OUT] = compared, at
+        _set(job, second, x_at, 0, 0, high, apart, one, two)
+        _set(job, third, chosen, 0, shares, high + 2 * apart, apart, one, two)
         run(start, scratch, alpha, True)
-        lost = job[of_weights + layout.GIVEN_UP] or job[of_shares + layout.GIVEN_UP]
-        return gates, indices, None if lost or job[mixed.SPOILT] or own is None else some
+        return gates, indices, None if job[mixed.SPOILT] or own is None else some
 
-    run = native.function(code_of("mixture", rows.size))
+    empty_like, run = torch.empty_like, native.function(code_of("mixture", size))
     return found
 
 
@@ -194,34 +203,32 @@ def gates_back(rows: Rows) -> Callable[..., Tensor]:
     """Return the function that returns the cotangent of scores from that of the gates."""
     few, count, k = _few(rows), prod(rows.shape[:-1]), int(rows.k)
     parts = _rows_part(rows, True, True), _rows_part(few, True, True)
-    words, size = _joined(rows, *parts), rows.size
-    width, of_own = max(part.width for part in parts), count * k * rows.size
-    of_weights, of_shares = _starts(parts)
+    words, apart = _joined(rows, *parts), count * rows.size
+    width, of_own = max(part.width for part in parts), k * apart
+    of_spread = count * rows.shape[-1] * rows.size
+    second, third = _starts(parts)
+    room = width + 2 * count + (of_own + of_spread) // 8 + 2
     alpha = rows.link.alpha or 0.0
 
     def found(
         x: Tensor, cotangent: Tensor, indices: Tensor, some: Tensor, _: Any = parts
     ) -> Tensor:
-        cotangent, slopes = cotangent.resolve_neg().contiguous(), torch.empty_like(x)
-        spread = torch.empty_like(x)
-        own, scratch = rooms(1, width + 2 * count + of_own // 8 + 1)
+        cotangent, slopes = cotangent.resolve_neg().contiguous(), empty_like(x)
+        own, scratch = rooms(1, room)
         job, chosen, given = words[:], some.data_ptr(), cotangent.data_ptr()
-        start, one = job.buffer_info()[0], scratch + 8 * width
-        two, out, spread_at, into = (
-            one + count * size, one + 16 * count, spread.data_ptr(), slopes.data_ptr()
-        )  # fmt: skip
+        start, one, into = job.buffer_info()[0], scratch + 8 * width, slopes.data_ptr()
+        two, out, x_at = one + apart, one + 16 * count, x.data_ptr()
+        spread, high = out + of_own, chosen + 2 * of_own
         job[mixed.X], job[mixed.INDICES], job[mixed.CHOSEN] = given, indices.data_ptr(), out
-        job[mixed.SHARES], job[mixed.SPREAD], job[mixed.SLOPES] = chosen + of_own, spread_at, into
-        high = chosen + 2 * of_own
-        _place(job, start, mixed.OF_WEIGHTS, of_weights, scratch)
-        _place(job, start, mixed.OF_SHARES, of_shares, scratch)
-        _set(job, of_weights, x.data_ptr(), spread_at, into, high, count * size, one, two)
-        high += 2 * count * size
-        _set(job, of_shares, chosen, given, out, high, count * size, one, two)
-        run(start, scratch, alpha, True)
-        return slopes if own is not None else spread
+        job[mixed.SHARES], job[mixed.SPREAD], job[mixed.SLOPES] = chosen + of_own, spread, into
+        job[_WEIGHTS_JOB], job[_WEIGHTS_ROOM] = start + 8 * second, scratch
+        job[_SHARES_JOB], job[_SHARES_ROOM] = start + 8 * third, scratch
+        _set(job, second, x_at, spread, into, high, apart, one, two)
+        _set(job, third, chosen, given, out, high + 2 * apart, apart, one, two)
+        run(start, scratch, alpha, own is not None)
+        return slopes
 
-    run = native.function(code_of("mixture_back", rows.size))
+    empty_like, run = torch.empty_like, native.function(code_of("mixture_back", rows.size))
     return found
 
 
@@ -261,6 +268,8 @@ def _joined(rows: Rows, *parts: _Part) -> array[int]:
 
 
 _PLACES = mixed.OF_LARGEST, mixed.OF_WEIGHTS, mixed.OF_SHARES
+_LARGEST_JOB, _WEIGHTS_JOB, _SHARES_JOB = (place + 1 for place in _PLACES)
+_LARGEST_ROOM, _WEIGHTS_ROOM, _SHARES_ROOM = (place + 2 for place in _PLACES)
 
 
 def _starts(parts: tuple[_Part, ...]) -> list[int]:
@@ -269,10 +278,6 @@ def _starts(parts: tuple[_Part, ...]) -> list[int]:
     for part in parts[:-1]:
         starts.append(starts[-1] + len(part.words))
     return starts
-
-
-def _place(job: Any, start: int, which: int, part: int, own: int) -> None:
-    job[which + 1], job[which + 2] = start + 8 * part, own
 
 
 def _set(
@@ -290,6 +295,19 @@ def _set(
     job[part + layout.X], job[part + layout.G], job[part + layout.OUT] = x, cotangents, out
     job[part + layout.HI], job[part + layout.LO] = high, high + apart
     job[part + layout.ONE], job[part + layout.TWO] = one, two
+
+
+def _like(shape: tuple[int, ...], size: int) -> Tensor:
+    """Return a tensor without memory of its own, for torch.empty_like: a shape takes it as long
+    again. Its numbers have so many bytes; with 0 they are int64.
+    """
+    dtype = {0: torch.int64, 4: torch.float32, 8: torch.float64}[size]
+    return torch.empty((), dtype=dtype, device="cpu").expand(shape)
+
+
+def _pair(rows: Rows) -> Tensor:
+    """Return such a tensor with two numbers per row."""
+    return _like((2, *rows.shape[:-1]), rows.size)
 
 
 def _few(rows: Rows) -> Rows:

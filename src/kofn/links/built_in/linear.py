@@ -17,7 +17,7 @@ SMALL, INF = 1e-35, math.inf
 
 def tail(z: Real) -> Real:
     t = greatest(least(z, 1 - z), 0)
-    return t, z > 0.5, where((z > 0) & (z < 1), like(z, 1), 0), like(z, 0)
+    return t, z > 0.5, where(t > 0, like(z, 1), 0), like(z, 0)
 
 
 def density(z: Real) -> Real:

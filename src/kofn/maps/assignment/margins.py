@@ -82,7 +82,8 @@ def settled(xp: Namespace[Any], x: Array, k: Array, c: Array) -> Settled:
     start = _State(live, live & ~live, k, c, of_rows, of_columns)
     most = x.shape[-1] + x.shape[-2] + 1
     end = while_loop(x, unfinished, advance, start, most)
-    bad = bad | impossible(xp, end.k, end.of_rows) | impossible(xp, end.c, end.of_columns)
+    if end is not start:
+        bad = bad | impossible(xp, end.k, end.of_rows) | impossible(xp, end.c, end.of_columns)
     return Settled(end.live, end.full, ~bad)
 
 

@@ -35,17 +35,23 @@ class Steps(NamedTuple):
     """Newton's steps for the prices of some columns, with what they have in common."""
 
     xp: Any  # the namespace of the arrays
-    some: Array  # (…, n), which columns are open
-    number: Array  # (…,), how many, but at least 1
-    least: Array  # the least number that is added to the diagonal of S
+    some: Any  # (…, n), which columns are open
+    number: Any  # (…,), how many, but at least 1
+    least: Any  # the least number that is added to the diagonal of S
     at: Array | None  # (n, n), the diagonal; None of so many columns that S is rarely formed
 
     def step(
         self, slopes: Array, excess: Array, error: Array, room: Array, damping: Array
     ) -> Array:
         """Return S⁻¹·R, damped while R is large: S has no inverse where slopes are 0."""
-        xp, damping = self.xp, self.damped(error, damping)
-        (part, columns), rest = weighted(xp, slopes), (excess, room, damping)
+        part, columns = weighted(self.xp, slopes)
+        return self.solved(part, columns, excess, room, self.damped(error, damping))
+
+    def solved(
+        self, part: Array, columns: Array, excess: Array, room: Array, damping: Array
+    ) -> Array:
+        """Return the same; `part` is D_r^−½·W, and `columns` the diagonal of D_c."""
+        xp, rest = self.xp, (excess, room, damping)
         if self.at is not None:
             return self.centred(self.dense(part.swapaxes(-1, -2) @ part, columns, *rest))
         step, short = conjugate(xp, part, columns, *rest)

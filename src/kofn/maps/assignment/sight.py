@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kofn.adapters import priced, route
+from kofn.adapters import route
 from kofn.arrays.flow import namespace_like, only_if_like
 from kofn.arrays.kinds import Array, is_jax, namespace
 from kofn.arrays.typing import Namespace
 from kofn.links.link import BuiltIn, Link
 from kofn.maps.assignment.margins import Columns, Open
 from kofn.maps.assignment.newton import Steps, curvature, slopes_of, steps_of, theta_of
-from kofn.maps.assignment.wide import near
+from kofn.maps.assignment.wide import Near, near
 from kofn.operations.topk import WEIGHTS
 
 
@@ -53,11 +53,10 @@ class Matrix(Columns, Protocol):
 
 
 class Seen(NamedTuple):
-    """Scores less prices, their weights, and F′ of each entry if that is known."""
+    """Scores less prices, and their weights."""
 
-    rows: Any  # Near; None with slopes
+    rows: Near
     weights: Array
-    slopes: Array | None = None
 
 
 class Rows(NamedTuple):
@@ -77,8 +76,6 @@ class Rows(NamedTuple):
 
     def slopes(self, seen: Seen) -> Array:
         """Return F′ of each entry."""
-        if seen.slopes is not None:
-            return seen.slopes
         return slopes_of(self.link, seen.weights, seen.rows.y, self.k, seen.rows.t[..., 0])
 
     def thresholds(self, y: Array, t: Array) -> Array:
@@ -104,14 +101,9 @@ class InMemory(NamedTuple):
     spread: Array
     rows: Rows
     steps: Steps
-    kernel: priced.Priced | None  # of the rows, and of the columns
-    of_columns: priced.Priced | None
 
     def look(self, beta: Array, t: Array) -> tuple[Seen, Array]:
-        if self.kernel is None:
-            seen = self.rows.at(self.x - beta[..., None, :], t)
-        else:
-            seen = Seen(None, *self.kernel.weights(beta, t))
+        seen = self.rows.at(self.x - beta[..., None, :], t)
         return seen, self.rows.xp.sum(seen.weights, axis=-2) - self.c
 
     def newton_step(
@@ -126,9 +118,6 @@ class InMemory(NamedTuple):
         return rounding(self.x, seen.weights, beta, t)
 
     def alternated(self, beta: Array, t: Array) -> Array:
-        if self.kernel is not None and self.of_columns is not None:
-            alpha = self.kernel.thresholds(beta, t)
-            return self.steps.centred(self.of_columns.thresholds(alpha, t))
         alpha = self.rows.thresholds(self.x - beta[..., None, :], t)
         turned = self.rows.xp.moveaxis(self.x - alpha[..., :, None], (-1,), (-2,))
         return self.steps.centred(self.rows._replace(k=self.c).thresholds(turned, t))
@@ -138,10 +127,7 @@ def in_memory(p: Open, link: Link) -> InMemory:
     """Return the open part of matrices as the search sees it."""
     xp = namespace_like(p.x)
     rows = rows_of(p.x, p.k, spread := spread_of(xp, p.x), link)
-    kernel, columns = priced.of_matrices(p.x, p.k, link), None
-    if kernel is not None:
-        columns = priced.of_matrices(xp.moveaxis(p.x, (-1,), (-2,)), p.c, link)
-    return InMemory(p.x, p.c, p.number, p.t, spread, rows, steps_of(xp, p), kernel, columns)
+    return InMemory(p.x, p.c, p.number, p.t, spread, rows, steps_of(xp, p))
 
 
 def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
@@ -149,7 +135,12 @@ def rounding(x: Array, weights: Array, beta: Array, t: Array) -> Array:
     xp = namespace(x)
     inside = (weights > 0) & (weights < 1) & (x > -math.inf)
     size = xp.where(inside, xp.abs(x), 0.0) + xp.where(inside, xp.abs(beta)[..., None, :], 0.0)
-    return 8 * float(xp.finfo(x.dtype).eps) / t * xp.max(size, axis=(-2, -1))
+    return moved_by(xp, t, xp.max(size, axis=(-2, -1)))
+
+
+def moved_by(xp: Any, t: Array, size: Array) -> Array:
+    """Return by how much weights move where scores and prices of such a size are rounded."""
+    return 8 * float(xp.finfo(t.dtype).eps) / t * size
 
 
 def spread_of(xp: Namespace[Any], x: Array) -> Array:

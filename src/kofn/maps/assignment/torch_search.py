@@ -14,6 +14,7 @@ from torch import Tensor
 from kofn.arrays.torch.operator import map_batches, refuse_untranslated
 from kofn.arrays.torch.state import is_plain
 from kofn.links.link import Link, by_id
+from kofn.maps.assignment.on_device import searching
 from kofn.maps.assignment.search import Prices, prices
 
 
@@ -24,18 +25,21 @@ def assignment_prices(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Search for the prices of columns; the link's α is `alpha` (per matrix) or `number`."""
     which = by_id(link, number if alpha is None else alpha)
-    with torch.no_grad():
-        start: Any = prices(x, k, c, t, which)
+    start: Any = _prices(x, k, c, t, which)
     # The outputs of an operator may not share memory.
     beta, warm, live, full = (each.clone() for each in start)
     return beta, warm, live, full
 
 
+def _prices(x: Tensor, k: Tensor, c: Tensor, t: Tensor, link: Link) -> Prices:
+    with torch.no_grad():
+        return prices(x, k, c, t, link, searching(x, link))
+
+
 def prices_of(x: Tensor, k: Tensor, c: Tensor, t: Tensor, link: Link) -> Prices:
     """Return the prices; by the operator only where something traces or transforms the scores."""
     if is_plain(x):
-        with torch.no_grad():
-            return prices(x, k, c, t, link)
+        return _prices(x, k, c, t, link)
     number, alpha = link.static_and_array_alpha()
     solution = assignment_prices(x, k, c, t, alpha, link.id, number)
     return Prices(*solution)

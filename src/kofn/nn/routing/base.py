@@ -105,6 +105,18 @@ class RouterBase(Counting):
             self.SUMS = (*self.SUMS, "replayed")
             self.replayed = torch.zeros_like(self.counts)
 
+    def _count_call(self) -> None:
+        """Count a call in training, and warn once there were many without a step."""
+        if not torch.compiler.is_compiling():
+            calls = self.__dict__["unstepped"] = self.unstepped + 1  # not by a module's setattr
+            if calls == MOST and (self.balance is not None or callable(self.temperature)):
+                _warn_of_steps()
+
+    def _counters(self) -> list[Counting]:
+        """Return what counts the load: this router, and its balance if that is by counts."""
+        balance = self.balance
+        return [self, balance] if isinstance(balance, Counting) else [self]
+
     def _count_choice(
         self, indices: Tensor, taken: Tensor | None, replayed: Tensor | None, at_hand: bool = False,
         scores: Tensor | None = None,
@@ -119,12 +131,8 @@ class RouterBase(Counting):
             self._settle(counts.device)
             self.replayed.add_(counts)
             taken = not_replayed(replayed[:, None], taken)
-        if not torch.compiler.is_compiling():
-            calls = self.__dict__["unstepped"] = self.unstepped + 1  # not by a module's setattr
-            if calls == MOST and (self.balance is not None or callable(self.temperature)):
-                _warn_of_steps()
         load: Tensor | None = None
-        counters = [each for each in (self, self.balance) if isinstance(each, Counting)]
+        counters = self._counters()
         if scores is not None:
             for each in counters:
                 each._settle(scores.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -226,6 +227,9 @@ def observed(
         return kept_kernels.required(scores, bias, k, balance.mean, balance.tokens)
 
     def bins_of(least: float, greatest: float) -> tuple[float, float]:
+        below, above = balance.ends.tolist()
+        if below >= -least and above >= greatest:  # as in most calls, once there were some
+            return _bins_of(below, above, balance.bins or 0)
         grid = balance.widened(
             torch.maximum(balance.ends, balance.ends.new_tensor([-least, greatest]))
         )
@@ -233,6 +237,13 @@ def observed(
 
     outliers = allowed_outliers(len(bias))
     return kept_kernels.binned(scores, bias, k, outliers, balance.histogram, bins_of)
+
+
+@lru_cache
+def _bins_of(below: float, above: float, bins: int) -> tuple[float, float]:
+    """Return the width and the first bin of the grid of a range."""
+    grid = Grid(torch.tensor([below, above], dtype=torch.float64, device="cpu"), bins)
+    return grid.width.item(), grid.first.item()
 
 
 def _required(balance: QuantileBias, load: Tensor) -> Tensor:

@@ -100,12 +100,14 @@ class Routing(RouterBase):
         """
         check_tensors(scores=scores)
         learns = self.training and not is_recomputing()
-        how = _settings(self, learns)
-        quantile = self.balance if isinstance(self.balance, QuantileBias) else None
+        how, balance = _settings(self, learns), self.balance
+        quantile = balance if isinstance(balance, QuantileBias) else None
         by_sequence = quantile is not None and self.per_sequence and self.training
         usual = self.selection == "hard" and mask is None and not by_sequence
-        bad, routed = None, at_once(scores, how) if usual else None
-        tallied = scores if usual and learns and how.replay is None and tally_of(scores) else None
+        counts = [each.counts for each in self._counters()] if learns else []
+        bad, routed, tallied = None, at_once(scores, how, counts) if usual else None, None
+        if (routed is None or not routed.counted) and usual and learns and how.replay is None:
+            tallied = scores if tally_of(scores) else None
         if routed is None:
             # Where no token meets another, it matters to the load alone whether one is bad.
             if tallied is None and (self.training or self.selection not in ALONE):
@@ -119,10 +121,11 @@ class Routing(RouterBase):
             routed = select(self.selection, scores, mask, bad, known, how)
         if learns:
             if quantile is not None:
-                own = not_replayed(routed.replayed, mask)
-                if how.gating.sigmoid or not observed(quantile, scores, own, self.groups):
-                    quantile.observe(how.compared(scores), own, self.groups)
-            self._count_choice(routed.indices, routed.taken, routed.replayed, bad is None, tallied)
+                _observe(quantile, scores, not_replayed(routed.replayed, mask), how, self.groups)
+            self._count_call()
+            if not routed.counted:
+                chosen = routed.indices, routed.taken, routed.replayed
+                self._count_choice(*chosen, bad is None, tallied)
         if self.following is not None and self.following.records:
             return routed.weights, self.following.record(routed.indices, routed.taken)
         return routed.weights, routed.indices
@@ -143,23 +146,32 @@ class Routing(RouterBase):
     ) -> Tensor:
         if self.training and not is_recomputing():
             known = known_tokens(bad_tokens(scores), None)
+            self._count_call()
             self._count_choice(indices, None if known is None else known[:, None], replayed)
-        return routing.gates_of_choice(scores, shares, indices, self.k, self._gating())
-
-    def _gating(self) -> Gating:
-        mixture, sigmoid = self.gates == "mixture", self.score_function == "sigmoid"
-        return Gating(self.link, self.current_temperature(), mixture, self.normalize, sigmoid)
+        return routing.gates_of_choice(scores, shares, indices, self.k, _gating(self))
 
     def extra_repr(self) -> str:
         return _description(self)
+
+
+def _gating(router: Routing) -> Gating:
+    mixture, sigmoid = router.gates == "mixture", router.score_function == "sigmoid"
+    return Gating(router.link, router.current_temperature(), mixture, router.normalize, sigmoid)
+
+
+def _observe(
+    quantile: QuantileBias, scores: Tensor, own: Tensor | None, how: Settings, groups: Groups | None
+) -> None:
+    if how.gating.sigmoid or not observed(quantile, scores, own, groups):
+        quantile.observe(how.compared(scores), own, groups)
 
 
 def _settings(router: Routing, learns: bool) -> Settings:
     balance, following = router.balance, router.following
     replays = following is not None and following.is_replaying()
     return Settings(
-        k=router.k, gating=router._gating(), width=router.max_experts, learns=learns,
-        bias=None if balance is None else balance(),
+        k=router.k, gating=_gating(router), width=router.max_experts, learns=learns,
+        bias=None if balance is None else balance.forward(),  # hooks are not for it
         running=router.running, alone=not router.training, others=router.processes,
         groups=router.groups,
         levels=router.selection == "budget" and isinstance(balance, QuantileBias),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,8 @@ class Routed(NamedTuple):
     """Which entries are choices; all, if None. The others are padding, with weight 0."""
     replayed: Tensor | None = None
     """Which tokens go where another has sent them, [T]."""
+    counted: bool = False
+    """Whether the load has the choices."""
 
 
 Selection = Callable[[Tensor, Tensor | None, Settings], Routed]
@@ -81,16 +83,18 @@ def hard(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     return Routed(gates, indices, taken, replayed)
 
 
-def at_once(scores: Tensor, how: Settings) -> Routed | None:
-    """Return what `hard` does of usual tokens, if none is bad, by one call; or None."""
+def at_once(scores: Tensor, how: Settings, counts: Sequence[Tensor]) -> Routed | None:
+    """Return what `hard` does of usual tokens, if none is bad, by one call that may count, too; or
+    None.
+    """
     gating = how.gating
     if how.groups is not None or how.replay is not None or not gating.softly:
         return None
-    answer = routing.choice_at_once(scores, int(how.k), gating, how.bias)
+    answer = routing.choice_at_once(scores, int(how.k), gating, how.bias, counts)
     if answer is None:
         return None
-    gates, indices = answer
-    return Routed(gates, indices, None)
+    gates, indices, counted = answer
+    return Routed(gates, indices, None, None, counted)
 
 
 def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:

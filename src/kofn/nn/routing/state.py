@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kofn.arrays.torch.operator import define
 from kofn.arrays.torch.private import backward_pass
 from kofn.nn.tensors import check_tensors
 
@@ -19,8 +20,7 @@ def is_recomputing() -> bool:
     return not torch.compiler.is_compiling() and backward_pass() != -1
 
 
-@torch.library.custom_op("kofn::first_run", mutates_args=())
-def _first_run(like: Tensor) -> Tensor:
+def _is_first(like: Tensor) -> Tensor:
     """Return 1 on the device of `like`, or 0 inside a backward pass; compiled code asks each time.
 
     `is_recomputing` would be answered once, when the code is compiled.
@@ -28,9 +28,9 @@ def _first_run(like: Tensor) -> Tensor:
     return like.new_full((), backward_pass() == -1, dtype=torch.int64)
 
 
-@_first_run.register_fake
-def _(like: Tensor) -> Tensor:
-    return like.new_empty((), dtype=torch.int64)
+_first_run = define(
+    "first_run", "Tensor like", "Tensor", lambda like: like.new_empty((), dtype=torch.int64)
+)(_is_first)
 
 
 def once(counts: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kofn.arrays import torch as of_torch
+from kofn.arrays.autodiff import has_gradients
 from kofn.arrays.checks import check_integer, check_same_kind, check_scores, refuse_divided
 from kofn.arrays.dtensor import is_dtensor
 from kofn.arrays.kinds import (
@@ -42,6 +43,16 @@ class KnownSegments(SegmentRows):
     @cached_property
     def ids(self) -> Array:  # type: ignore[override]  # an attribute there
         return as_index(self.order.ids(), self._for_torch)
+
+    def expand(self, per_row: Array) -> Array:
+        """Return the number of each entry's segment; where they lie in turn, no index is made."""
+        order = self.order
+        if order.places is not None or has_gradients(per_row):
+            return super().expand(per_row)
+        counts: Any = order.common_length or as_index(order.lengths, self._for_torch)
+        if is_torch(per_row):
+            return per_row.repeat_interleave(counts)
+        return np.repeat(per_row, counts)
 
 
 class SegmentForm(NamedTuple):

@@ -78,6 +78,15 @@ class Order:
         by_entry[self.places] = ids
         return by_entry
 
+    def within(self, entries: np.ndarray) -> np.ndarray:
+        """Return the place of an entry in each segment, from 0 on; −1 where it is of another."""
+        if self.places is not None:
+            ranks = np.empty_like(self.places)
+            ranks[self.places] = np.arange(len(ranks))
+            entries = ranks[entries]
+        places = entries - self.starts
+        return np.where(places < self.lengths, places, -1).clip(-1)
+
     @cached_property
     def common_length(self) -> int:
         """Return the length of all segments; 0 where it is not the same, or some are empty."""

@@ -65,7 +65,10 @@ def shapes_made_once():
     """
     blocks, init, broadcast = {}, tl.block_type.__init__, TritonSemantic.broadcast_impl_value
     types, find = {}, interpreter._get_np_dtype
-    numbers, alike = {}, TritonSemantic.binary_op_type_checking_impl
+    numbers, pairs, alike = {}, {}, TritonSemantic.binary_op_type_checking_impl
+    # Types that an operation on two of them keeps, each with those of the numbers that take it on.
+    KEPT = {id(tl.float32): (int, float), id(tl.float64): (int, float)}
+    KEPT |= {id(tl.int32): (int,), id(tl.int1): ()}
 
     def block(self, element_ty, shape):
         key = id(element_ty), *(getattr(size, "value", size) for size in shape)
@@ -88,17 +91,21 @@ def shapes_made_once():
 
     def alike_unless_they_are(self, lhs, rhs, *options, **named):
         one, other = (isinstance(each, tl.tensor) for each in (lhs, rhs))
-        if one and other and lhs.shape is rhs.shape and lhs.dtype is rhs.dtype:
-            if lhs.dtype is tl.float32 or lhs.dtype is tl.int32:
+        if one and other and lhs.dtype is rhs.dtype and id(lhs.dtype) in KEPT:
+            if lhs.shape is rhs.shape:
                 return lhs, rhs
-        elif one and lhs.dtype is tl.float32 and isinstance(rhs, (int, float)):
+            key = id(lhs.dtype), id(lhs.shape), id(rhs.shape)  # shapes that `blocks` keeps
+            if key not in pairs:
+                pairs[key] = alike(self, lhs, rhs, *options, **named)[0].type
+            return tuple(tl.tensor(each.handle, pairs[key]) for each in (lhs, rhs))
+        if one and type(rhs) in KEPT.get(id(lhs.dtype), ()):
             return lhs, block_of(self, rhs, lhs)
-        elif other and rhs.dtype is tl.float32 and isinstance(lhs, (int, float)):
+        if other and type(lhs) in KEPT.get(id(rhs.dtype), ()):
             return block_of(self, lhs, rhs), rhs
         return alike(self, lhs, rhs, *options, **named)
 
     def block_of(self, number, like):
-        key = str(number), id(like.shape)  # which `blocks` keeps; −0.0 is another number than 0.0
+        key = str(number), id(like.dtype), id(like.shape)  # −0.0 is another number than 0.0
         if key not in numbers:
             numbers[key] = alike(self, like, number)[1]
         return numbers[key]

@@ -86,7 +86,7 @@ def test_prices_come_off_the_scores(link):
     x, (k, t) = matrices()[1:3, :, :], (each[1:3] for each in numbers(0.7))
     beta = torch.linspace(-1, 1, 2 * N, dtype=torch.float64).reshape(2, N)
     y = x - beta[:, None]
-    found, slopes, pair = launch.priced(x, k, t, link, beta)
+    (found, slopes), pair = launch.priced(x, k, t, link, beta)
     wanted, theta, _ = launch.weights(y, k, t, link)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(pair, theta, rtol=0, atol=0, equal_nan=True)
@@ -128,28 +128,27 @@ PAIRS = [
 def test_assignments_are_a_cpus(link, function, monkeypatch):
     monkeypatch.undo()
     dtype = torch.float64 if function == "weights" else torch.float32
-    wanted = pulled(FUNCTIONS[function], dtype, 0.4, link)
+    wanted = pulled(FUNCTIONS[function], dtype, 1.0, link)
     with stand_in.for_device():
-        found = pulled(FUNCTIONS[function], dtype, 0.4, link)
+        found = pulled(FUNCTIONS[function], dtype, 1.0, link)
     bound = 1e-8 if dtype == torch.float64 else 1e-5
     for one, other in zip(found, wanted, strict=True):
         unit = max(1.0, float(other.abs().nan_to_num(0, 0, 0).max()))
         torch.testing.assert_close(one, other, rtol=bound, atol=bound * unit, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "link",
-    [pytest.param(one, marks=() if one == "linear" else pytest.mark.full) for one in EVERY],
-    ids=str,
-)
-def test_assignments_at_low_temperatures_meet_the_margins(link, monkeypatch):
+LOW = [("linear", 0.05), *(pytest.param(one, 0.01, marks=pytest.mark.full) for one in EVERY)]
+
+
+@pytest.mark.parametrize(("link", "t"), LOW, ids=str)
+def test_assignments_at_low_temperatures_meet_the_margins(link, t, monkeypatch):
     monkeypatch.undo()
     draw = torch.Generator().manual_seed(9)
     x = torch.randn(1, 5, 3, generator=draw, dtype=torch.float64)
     capacity = torch.tensor([2.0, 1.6, 1.4], dtype=torch.float64)
     with stand_in.for_device():
-        found = kofn.soft_assignment(x, 1, capacity, temperature=0.01, link=link)
+        found = kofn.soft_assignment(x, 1, capacity, temperature=t, link=link)
     for sums, margin in ((found.sum(-1), 1.0), (found.sum(-2), capacity)):
         assert (sums - margin).abs().max() < 1e-9
-    wanted = kofn.soft_assignment(x, 1, capacity, temperature=0.01, link=link)
+    wanted = kofn.soft_assignment(x, 1, capacity, temperature=t, link=link)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-7)

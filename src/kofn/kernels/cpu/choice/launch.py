@@ -35,6 +35,8 @@ _MODULES = {
     "back": "choice.truncated",
     "margins": "choice.margins",
     "margins_back": "choice.margins",
+    "rest": "choice.rest",
+    "rest_back": "choice.rest",
     "required": "choice.required",
     "cutoffs": "choice.binned",
     "binned": "choice.binned",
@@ -70,7 +72,7 @@ def hard(x: Array, k: Number) -> Array:
         k_at = memory.address(each)
     job = memory.address(x), k_at, memory.address(out)
     room = room_of_choices(x.shape[-1], number, max(x.itemsize, 4))
-    _offer("choices", x, job, number, room, (out, each), cleared=())
+    offer("choices", x, job, number, room, (out, each), cleared=())
     return out
 
 
@@ -112,7 +114,7 @@ def _indices(
     mask_at = 0 if mask is None else memory.address(mask)
     kind = "float" if "float" in str(x.dtype) else "int"
     places = memory.address(x), k, memory.address(out), mask_at, last
-    _offer(name, x, places, 0.0, room, (out, mask, keep), kind, cleared=())
+    offer(name, x, places, 0.0, room, (out, mask, keep), kind, cleared=())
     return out
 
 
@@ -191,7 +193,7 @@ def _deal_margins(
     places = (0 if one is None else memory.address(one) for one in made)
     bits = struct.unpack("3q", struct.pack("3d", margin, sin(margin), cos(margin)))
     job = memory.address(x), memory.address(labels), *places, turned, *bits
-    _offer(name, x, job, number, room, (x, labels, made), cleared=())
+    offer(name, x, job, number, room, (x, labels, made), cleared=())
 
 
 def _deal_truncated(
@@ -206,10 +208,10 @@ def _deal_truncated(
     places = (0 if one is None else memory.address(one) for one in (given, out, each, cotangent))
     (bits,) = struct.unpack("q", struct.pack("d", least))
     room, job = n if out is None else 0, (memory.address(x), at, *places, k, bits, what)
-    _offer(name, x, job, share, room, (temperature, given, out, each, cotangent))
+    offer(name, x, job, share, room, (temperature, given, out, each, cotangent))
 
 
-def _offer(
+def offer(
     name: str, x: Any, places: tuple[int, ...], number: float, room: int, keep: tuple[Any, ...],
     kind: str = "float", cleared: tuple[range, ...] | None = None,
 ) -> None:  # fmt: skip

@@ -26,9 +26,12 @@ HISTOGRAM, BINS = BIAS, K
 
 # A job of mixture.py, after the same: the addresses of a bias or 0, and of memory for scores with
 # it, of the indices and scores of the largest, of their softmax and a copy of it; whether there is
-# a NaN; on the way back, those of cotangents of weights and of scores. Then of each of three parts
-# the addresses of its function, of its job and of its memory.
+# a NaN, or a part gave up; on the way back, those of cotangents of weights and of scores, and
+# before that of two arrays of counts, or 0. Then of each of three parts the addresses of its
+# function, of its job and of its memory; there is no function for the largest of FEW entries.
 BIASED, INDICES, CHOSEN, SHARES, COPY, SPOILT, SPREAD, SLOPES = range(8, 16)
+COUNTS = SPREAD, SLOPES
+FEW = 16
 OF_LARGEST, OF_WEIGHTS, OF_SHARES, MIXTURE_WORDS = range(16, 26, 3)
 
 ROWS = 16  # that are searched at once, one per lane

@@ -26,8 +26,8 @@ from kofn.kernels.cpu.knapsack.layout import (
 )
 from kofn.kernels.cpu.rows import lanes
 from kofn.kernels.cpu.rows.balance import faint_tail
-from kofn.kernels.cpu.rows.formulas import quantile, start_below
-from kofn.kernels.cpu.rows.search import halley, last_step
+from kofn.kernels.cpu.rows.formulas import halley, quantile, start_below
+from kofn.kernels.cpu.rows.search import last_step
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 

@@ -17,8 +17,18 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kofn.kernels.contract import CAPPED, EDGES, EXPONENTIAL, OCTAVES, POWER, SQUARE, TWO_TAILS
-from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, inline, real, where_positive
+from kofn.kernels.contract import (
+    BOUNDED,
+    CAPPED,
+    EDGES,
+    EXPONENTIAL,
+    LINEAR,
+    OCTAVES,
+    POWER,
+    SQUARE,
+    TWO_TAILS,
+)
+from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, inline, log, real, where_positive
 from kofn.kernels.cpu.runtime.words import OF_ENTRIES, OF_ROWS, by_kind, far, farthest, reach
 
 tail = by_kind(OF_ENTRIES, "tail", "a, b, per_b, rise", z="a - b")
@@ -98,12 +108,14 @@ def evaluated(kind, a, by, inverse, rise):
     zero, one = real(a, 0.0), real(a, 1.0)
     t, is_upper, first, second = tail(kind, a, by, inverse, rise)
     upper = one if is_upper else zero
-    return t, t * upper, first, upper, second
+    return t, t if is_upper else zero, first, upper, second
 
 
 @inline
 def written(kind, a, by, inverse, rise):
     """F."""
+    if kind == LINEAR:  # as the lines below, which round no number from ½ to 1
+        return min(max(a, real(a, 0.0)), real(a, 1.0))
     t, upper, _, _ = tail(kind, a, by, inverse, rise)
     return real(a, 1.0) - t if upper else t
 
@@ -145,6 +157,40 @@ def start_below(bell, own):
     """
     depth = math.sqrt(bell * bell + own * own)
     return depth if bell + own > 0 else -depth
+
+
+@inline
+def halley(kind, k, n, excess, weight, slope):
+    """(log-odds of ΣF/n less the log-odds of k/n, the step in units of T that would close them).
+
+    For links with an end, which are pieces of polynomials, the step to where their parabola is k.
+
+    Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
+    """
+    zero, half, one = real(excess, 0.0), real(excess, 0.5), real(excess, 1.0)
+    two, lowest, most = real(excess, 2.0), real(excess, -1 + 1e-12), real(excess, 700.0)
+    total, rest = k + excess, (n - k) - excess
+    solvable = (total > zero) & (rest > zero)
+    each = one / (k * total * rest)  # few divisions: each is waited for
+    per_all = one / (n * weight)
+    per_weight = per_all * n
+    ratio = excess * n * total * each
+    ratio = ratio if ratio > lowest else lowest
+    # log(1 + r) by Padé's quotient, to 3e-4.
+    a, b, c, d = real(excess, 30.0), real(excess, 21.0), real(excess, 36.0), real(excess, 9.0)
+    pade = ratio * (a + ratio * (b + ratio)) / (a + ratio * (c + d * ratio))
+    beyond = log(one + ratio if ratio >= one else two)
+    log_odds = pade if ratio < one else beyond
+    newton = log_odds * total * rest * per_all
+    bend = slope * per_weight + weight * (total - rest) * k * each
+    bend = one - newton * bend * half
+    step = newton / (bend if (half < bend) & (bend < two) else (two if bend >= two else half))
+    # Linear and square links are where they bend no more: there the next evaluation is the last.
+    square = weight * weight - two * slope * excess
+    parabola = two * excess / (weight + math.sqrt(square if square > zero else zero))
+    step = parabola if kind in BOUNDED else step
+    saturated = most if excess > zero else -most
+    return log_odds if solvable else saturated, step if solvable else real(excess, math.nan)
 
 
 @inline

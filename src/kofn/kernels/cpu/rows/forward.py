@@ -53,9 +53,11 @@ from kofn.kernels.cpu.rows.search_lanes import (
     off_all,
     open_all,
     settle_all,
+    solved_all,
     spread_all,
     strange_all,
     sum_up_all,
+    take_all,
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
@@ -72,8 +74,11 @@ def weights(group, lanes, wanted, labels, at_once):
     there is the address of `labels`.
     """
     count, kind, size = group.count, group.row.kind, group.row.size
+    usual = _usual(group, lanes, wanted) if group.entries else 0
+    if usual == count:
+        return True
     checked = last_checked(kind, size) if wanted and not group.entries else 0.0
-    if _start(group, lanes, labels, wanted):
+    if _start(group, lanes, labels):
         _sum_up(group, lanes)
     _search(group, lanes, checked)
     if kind in CAPPED:
@@ -89,12 +94,17 @@ def weights(group, lanes, wanted, labels, at_once):
             _search(group, lanes, 0.0)
             _write(group, lanes, again)
         _mend(group, lanes, wanted)
+        if usual:
+            pass_over_all(group, layout.PUT_USUAL)
         if group.entries:
             copy_all(group, layout.GIVE, plane(group, layout.KEPT), group.row.out)
     elif strange_all(group.lanes, count):
         _write(group, lanes, ALL)  # to the thread's own memory, for the sum's sake
         _mend(group, lanes, wanted)
-    if settle_all(group.lanes, count, size, wanted) == 0:
+    wrong = settle_all(group.lanes, count, size, wanted)
+    if usual:
+        take_all(group.lanes)
+    if wrong == 0:
         return True
     all_solved = True
     for r in range(count):
@@ -126,30 +136,44 @@ def _search(group, lanes, checked):
 
 
 @plain
-def _start(group, lanes, labels, wanted):
+def _usual(group, lanes, wanted):
+    """Bring rows to their lanes; θ and weights of the usual ones; return how many these are."""
+    n, alike = group.row.n, alike_all(group.lanes)
+    copy_all(group, layout.BRING, group.row.x, group.entries)
+    for r in range(1 if alike else group.count):
+        if 0 < lanes.k[r] < n:
+            quantiles(nth(group, r), lanes, lanes.k[r], np.float64(n), np.float64(n))
+    if alike:
+        spread_all(group.lanes)
+    pass_over_all(group, layout.OPEN_USUAL)
+    if not solved_all(group.lanes, group.count):
+        return 0
+    pass_over_all(group, layout.USUAL)
+    usual = solved_all(group.lanes, group.count)
+    if wanted and usual == group.count:
+        copy_all(group, layout.GIVE, plane(group, layout.COTANGENT), group.row.out)
+    return usual
+
+
+@plain
+def _start(group, lanes, labels):
     """Gather statistics of all rows, full ones where need be; whether some are a softmax."""
     row, count = group.row, group.count
     n, kind, size, peaks = row.n, row.kind, row.size, 0
-    alike = group.entries != 0 and alike_all(group.lanes)
-    if group.entries:
-        copy_all(group, layout.BRING, row.x, group.entries)
-    for r in range(1 if alike else count):
+    for r in range(count):
         each, k = nth(group, r), lanes.k[r]
         single = is_single(kind, k)
         peaks += 1 if single else 0
-        if 0 < k < n:
-            quantiles(each, lanes, k, np.float64(n), np.float64(n))
         if group.entries:
             continue
+        if 0 < k < n:
+            quantiles(each, lanes, k, np.float64(n), np.float64(n))
         if not single:
             statistics(each, lanes)
         elif kind == EXPONENTIAL:
             peak(each, lanes)
         else:
             finite_peak(each, lanes)
-    if alike:
-        peaks *= count
-        spread_all(group.lanes)
     summed = peaks if kind == EXPONENTIAL else 0
     if peaks and group.entries:
         pass_over_all(group, layout.PEAK)
@@ -165,9 +189,6 @@ def _start(group, lanes, labels, wanted):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
-    if group.entries and kind in BOUNDED:
-        # `approach` of lanes.py, which may find θ where weights are wanted: these tell their sum.
-        pass_over_all(group, layout.FIRST_EVALUATION, 1.0 if wanted and size == 4 else 0.0)
     if group.few and kind in BOUNDED:
         _keep_few(group, lanes, labels)
     return summed > 0

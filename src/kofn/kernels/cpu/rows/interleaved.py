@@ -48,14 +48,14 @@ from kofn.kernels.cpu.runtime.intrinsics import (
 )
 from kofn.kernels.cpu.runtime.layout import REGISTER
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+from kofn.kernels.cpu.short import opening, steps
 
 scale = loops.scale  # of rows that lie one after another again
-BLOCK = of_lanes.BLOCK
-FEW = 4  # weights that are added in the precision of the scores: k is held against their sum
+BLOCK, FEW = steps.BLOCK, steps.FEW
 
 # Of one row, as it is:
 full_statistics, close, close_back = loops.full_statistics, loops.close, loops.close_back
-approach = of_lanes.approach  # of a bounded link, in the place of a first evaluation
+open_usual, usual, put_usual = opening.open_usual, steps.usual, opening.put_usual
 
 
 def bring(kind: int, number: Any) -> Pass:

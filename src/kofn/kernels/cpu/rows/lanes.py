@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import namedtuple
 from typing import Any
 
 import numpy as np
 from numba import carray
 
-from kofn.kernels.contract import LINEAR
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.formulas import evaluated
-from kofn.kernels.cpu.rows.frame import Pass
-from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, PLANES, SCORE, SPREAD
-from kofn.kernels.cpu.runtime.intrinsics import VECTORS, call, never_unroll, pointer, vectors
+from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, PLANES, SPREAD
+from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, PART, SUMS
 from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
@@ -159,17 +155,22 @@ def _pass_over(row, which, extremes, hi, lo, per_t, alpha, rest):
 def load_all(address, first, count, size, into):
     """Copy numbers of rows to their lanes, which begin at `into`; the last to further lanes."""
     widest_vectors()
-    lanes = carray(pointer(into), LANES, np.float64)
-    if size == 4:
-        singles = carray(pointer(address), first + count, np.float32)
-        for r in range(count):
-            lanes[r] = singles[first + r]
+    lanes, at = carray(pointer(into), LANES, np.float64), address + first * size
+    singles, doubles = (
+        carray(pointer(at), LANES, np.float32),
+        carray(pointer(at), LANES, np.float64),
+    )
+    # A number of turns that is known makes a few vectors of a loop.
+    if count == LANES and size == 4:
+        for r in range(LANES):
+            lanes[r] = singles[r]
+    elif count == LANES:
+        for r in range(LANES):
+            lanes[r] = doubles[r]
     else:
-        doubles = carray(pointer(address), first + count, np.float64)
-        for r in range(count):
-            lanes[r] = doubles[first + r]
-    for r in range(count, LANES):
-        lanes[r] = lanes[count - 1]
+        for r in range(LANES):
+            i = min(r, count - 1)
+            lanes[r] = singles[i] if size == 4 else doubles[i]
     never_unroll()
 
 
@@ -177,15 +178,23 @@ def load_all(address, first, count, size, into):
 def store_all(address, first, count, size, source):
     """Copy numbers of lanes back to their rows."""
     widest_vectors()
-    lanes = carray(pointer(source), LANES, np.float64)
-    if size == 4:
-        singles = carray(pointer(address), first + count, np.float32)
+    lanes, at = carray(pointer(source), LANES, np.float64), address + first * size
+    singles, doubles = (
+        carray(pointer(at), LANES, np.float32),
+        carray(pointer(at), LANES, np.float64),
+    )
+    if count == LANES and size == 4:
+        for r in range(LANES):
+            singles[r] = lanes[r]
+    elif count == LANES:
+        for r in range(LANES):
+            doubles[r] = lanes[r]
+    elif size == 4:
         for r in range(count):
-            singles[first + r] = lanes[r]
+            singles[r] = lanes[r]
     else:
-        doubles = carray(pointer(address), first + count, np.float64)
         for r in range(count):
-            doubles[first + r] = lanes[r]
+            doubles[r] = lanes[r]
     never_unroll()
 
 
@@ -256,132 +265,3 @@ def squares(number: Any, exchange: Any, wide: int, back: bool) -> Any:
                     exchange(number(0), at, n * size, last - r, into_at, step, wide)
 
     return copy
-
-
-BLOCK = 16  # entries whose sums are in the precision of the scores
-MOST = 8  # steps of `approach`: three or four are usual
-UNSEEN = 2.0**-21
-"""Temperatures between θ and the next number of the scores' type that entries may pass unseen."""
-
-
-@inline
-def gathered(total, rest, term):
-    """Add a term to a sum, and what the sum cannot hold of it to its rest."""
-    new = total + term
-    return new, rest + (term - (new - total))
-
-
-@inline
-def excess_of(count, k, total, rest):
-    """ΣF − k, of which count − k is exact near θ."""
-    return ((count - k) + total) + rest
-
-
-def approach(kind: int, number: Any) -> Pass:
-    """Newton's steps, in the scores' precision, of the open rows of a bounded link whose
-    statistics were enough. They may find θ if they `may`: then Σp is held to k afterwards.
-
-    These rows are short and abreast: a step of the search takes as long as an evaluation of some
-    dozens of entries. Here F is evaluated at numbers of the scores' type, sums of its tails are as
-    exact as there, and a step is the last for the same reason. What is unusual is left to the
-    search, which begins where these steps end.
-    """
-    straight, size = kind == LINEAR, number(0).itemsize
-
-    def one_pass(x, g, out, n, lanes, may, b, c, d, e):
-        widest_vectors()
-        zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
-        half, four, unseen = number(0.5), number(4), number(UNSEEN)
-        eps = number(2.0**-23 if size == 4 else 2.0**-52)
-        entries = carray(pointer(x), (n, PLANES, LANES), number)
-        own = carray(vectors(zero), (VECTORS, LANES), number)
-        sums = carray(vectors(zero), (VECTORS, LANES), number)
-        place = carray(vectors(zero), (VECTORS, LANES), number)
-        row = carray(vectors(zero), (VECTORS, LANES), number)
-        for r in range(LANES):
-            anchor, temperature, k = into.anchor[r], into.temperature[r], into.k[r]
-            plain_row = (into.state[r] == OPEN) & (into.strange[r] == 0)
-            row[0, r], row[1, r], row[2, r] = into.per_t[r], into.alpha[r] - 1, temperature
-            row[3, r], row[4, r], row[5, r] = k, rounded(k, size) - k, n - k
-            place[0, r], place[1, r] = anchor, anchor + temperature * into.low[r]
-            place[2, r] = anchor + temperature * into.high[r]
-            # Before its end, where a single θ begins, the greatest score's slope is 0, and soon 1.
-            capped = (k == 1) & (into.greatest[r] - anchor >= temperature * into.alone[r])
-            place[3, r], place[4, r] = one if plain_row else zero, one if capped else zero
-        for _ in range(MOST):
-            for r in range(LANES):
-                sums[0, r], sums[1, r], sums[2, r] = zero, row[4, r], zero
-                sums[3, r], sums[4, r], sums[5, r] = zero, zero, zero
-            for first in range(0, n, BLOCK):
-                for r in range(LANES):
-                    own[0, r], own[1, r], own[2, r], own[3, r] = zero, zero, zero, zero
-                    own[4, r] = zero
-                for i in range(first, min(first + BLOCK, n)):
-                    for r in range(LANES):
-                        z = (entries[i, SCORE, r] - place[0, r]) * row[0, r]
-                        t, above, slope, upper, bend = evaluated(kind, z, zero, zero, row[1, r])
-                        own[0, r] += t
-                        own[1, r] += above
-                        own[2, r] += slope
-                        own[3, r] += upper
-                        own[4, r] += bend
-                for r in range(LANES):
-                    # Of those above ½ it is 1 − F that was added up.
-                    term = own[0, r] - (own[1, r] + own[1, r])
-                    sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], term)
-                    sums[2, r] += own[2, r]
-                    sums[3, r] += own[1, r]
-                    sums[4, r] += own[4, r]
-                    sums[5, r] += own[3, r]
-            moving = False
-            for r in range(LANES):
-                k, theta, above = row[3, r], place[0, r], sums[3, r]
-                excess = excess_of(sums[5, r], k, sums[0, r], sums[1, r])
-                below, weight = sums[0, r] + above, sums[2, r] + place[4, r]
-                low = theta if excess > zero else place[1, r]
-                high = place[2, r] if excess > zero else theta
-                divisor = weight
-                if not straight:  # to where a parabola is k
-                    square = weight * weight - (sums[4, r] + sums[4, r]) * excess
-                    divisor = half * (weight + math.sqrt(square if square > zero else zero))
-                step = excess / divisor if excess != zero else zero
-                target = theta + row[2, r] * step
-                still = target == theta
-                held = ((low < target) & (target < high)) | still
-                target = target if held else half * (low + high)
-                # `most_change` of search.py, and the tolerance of `advance_all`.
-                enter = straight & (excess < zero) & (below == zero)
-                most = row[5, r] if enter & (row[5, r] > weight) else weight
-                least, tails = weight if weight < k else k, four * (below + above)
-                tolerance = eps * (least if least > tails else tails)
-                near = (abs(step) * most <= tolerance) | (still & (abs(step) <= unseen))
-                near = near & held
-                # A row stops by itself, and is then evaluated as before, until others have stopped:
-                # its bits are those that it has among any others.
-                going = (place[3, r] > zero) & (not near) & (target != theta)
-                own[0, r], own[1, r], own[2, r] = target, step, one if near else zero
-                place[0, r], place[1, r] = target if going else theta, low
-                place[2, r], place[3, r] = high, one if going else zero
-                place[4, r] = zero if going else place[4, r]
-                moving |= going
-            if not moving:
-                break
-        for r in range(LANES):
-            anchor, theta = into.anchor[r], np.float64(place[0, r])
-            target, step, near = np.float64(own[0, r]), np.float64(own[1, r]), own[2, r] > zero
-            weight, above, count = sums[2, r], sums[3, r], np.float64(sums[5, r])
-            plain_row = (into.state[r] == OPEN) & (into.strange[r] == 0)
-            excess = excess_of(sums[5, r], row[3, r], sums[0, r], sums[1, r])
-            # Where F meets its end at every score above ½, the search may have to choose hard.
-            soft = ((above > zero) | (count != into.k[r])) & (weight > zero)
-            hard = (excess == zero) & (weight == zero)
-            found = plain_row & (soft | hard) & near & (may > 0)
-            moved = (theta if found else target) if plain_row else anchor
-            by = (moved - anchor) * into.per_t[r]
-            into.anchor[r], into.low[r], into.high[r] = moved, into.low[r] - by, into.high[r] - by
-            into.delta[r] = step if found else into.delta[r]
-            into.weight[r] = np.float64(weight) if found else into.weight[r]
-            into.state[r] = FOUND if found else into.state[r]
-        never_unroll()
-
-    return one_pass

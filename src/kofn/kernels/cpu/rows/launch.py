@@ -48,10 +48,9 @@ HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in i
 
 
 @cache
-def abreast_up_to(code: Any = None, kind: int = LIKELY) -> int:
+def abreast_up_to(code: Any = None) -> int:
     """Return how many entries the longest rows have that `code` computes abreast here."""
-    longest = layout.SHORT_BOUNDED if code is FORWARD and is_bounded(kind) else layout.SHORT
-    return layout.SHORT_BACK if code is AFTER else longest[native.has_wide_vectors()]
+    return layout.SHORT_BACK if code is AFTER else layout.SHORT[native.has_wide_vectors()]
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -70,7 +69,7 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short, names = n <= abreast_up_to(code, kind), tuple[str, ...]()
+    short, names = n <= abreast_up_to(code), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
@@ -91,8 +90,8 @@ def passes_of(
         names = layout.FORWARD_ABREAST if short else layout.FORWARD_ROWS
     else:
         names = layout.BACKWARD_ABREAST if short else layout.BACKWARD
-    at_first = layout.APPROACH if short else "evaluate"  # of these there is nothing to prepare
-    instead = {"first_evaluation": at_first} if is_bounded(kind) else {}
+    # Of these there is nothing to prepare.
+    instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}
     if not short:
         instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
@@ -267,7 +266,7 @@ def plan_of(
     code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
-    single, short = max(size, 4), n <= abreast_up_to(code, kind)
+    single, short = max(size, 4), n <= abreast_up_to(code)
     keeps = is_bounded(kind) and not short and n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2

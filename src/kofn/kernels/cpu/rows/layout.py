@@ -25,15 +25,20 @@ SERVES_OWN = True
 
 LANES = 16
 
-SHORT, SHORT_BOUNDED = {True: 112, False: 48}, {True: 112, False: 64}
+SHORT = {True: 128, False: 64}
 """Rows of so many entries are computed abreast, where vectors are of 512 bits and elsewhere: there
-a column takes two registers, or four, and the sums of a pass do not stay in all that there are. The
-last is of the weights of bounded links elsewhere, which gain more: `approach` takes short steps.
+a column takes two registers, or four, and the sums of a pass do not stay in all that there are.
 """
 SHORT_BACK = 31
 """The same of the backward pass, which has no steps that rows would share: of two vectors of 512
 bits, or four of 256, rows are faster one after another.
 """
+
+OF_USUAL = (
+    *("temperature", "per_t", "k", "rise", "anchor", "low", "high", "capped"),
+    *("state", "by", "evaluations"),
+)
+"""Numbers that kernels/cpu/short has of a row, in the precision of its scores."""
 
 SCORE, KEPT, COTANGENT = range(3)
 PLANES = 3
@@ -66,9 +71,12 @@ LANE = np.dtype(
                 # θ as two numbers; by how much weights are to be mended; on the way back ΣF′z, what
                 # is left of a total, the sum of sizes, and the cotangents of k, T and α.
                 *("hi", "lo", "moment", "rest", "size", "in_k", "in_t", "in_alpha"),
+                # Whether kernels/cpu/short has found θ of a row, and its weights; that θ.
+                *("solved", "solved_hi", "solved_lo"),
             )
         ),
         ("sums", "f8", (SUMS,)),  # of the pass under way
+        ("own_of_usual", "f8", (len(OF_USUAL), LANES)),
     ]
 )
 """The numbers of a group of rows, one after another: a loop over lanes is vector code."""
@@ -120,17 +128,15 @@ LOG_BEND = len(LOG_BACKWARD)
 # The functions of an answer of passes.py.
 ENTRIES, SETTLED, ROW = range(3)
 
-# The same for rows abreast, which are copied there and back. Those of a bounded link have nothing
-# to prepare: `approach` of lanes.py is in the place of the first evaluation.
-APPROACH = "approach"
-FORWARD_ABREAST = (*FORWARD, "bring", "give", "scale")
+# The same for rows abreast, which are copied there and back; kernels/cpu/short has the usual ones.
+FORWARD_ABREAST = (*FORWARD, "bring", "give", "scale", "open_usual", "usual", "put_usual")
 BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
-BRING, GIVE, SCALE_ABREAST = range(len(FORWARD), len(FORWARD_ABREAST))
+BRING, GIVE, SCALE_ABREAST, OPEN_USUAL, USUAL, PUT_USUAL = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
 BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
-BY_LINK |= {*WRITTEN[0], *WRITTEN[1], APPROACH, "weigh_rows"}
+BY_LINK |= {*WRITTEN[0], *WRITTEN[1], "open_usual", "usual", "weigh_rows"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
 """The others are the same for all links."""
 

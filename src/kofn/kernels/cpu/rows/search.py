@@ -32,7 +32,7 @@ from kofn.kernels.contract import (
 )
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.balance import balance, faint_tail
-from kofn.kernels.cpu.rows.formulas import edge, quantile, start_below
+from kofn.kernels.cpu.rows.formulas import edge, halley, quantile, start_below
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -48,7 +48,7 @@ from kofn.kernels.cpu.rows.lanes import (
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
-from kofn.kernels.cpu.runtime.vector_math import inline, log
+from kofn.kernels.cpu.runtime.vector_math import inline
 
 
 @inline
@@ -219,37 +219,6 @@ def begin(lanes, r, origin, size):
     lanes.low_odds[r], lanes.high_odds[r] = math.nan, math.nan
     lanes.width[r], lanes.leap[r], lanes.tries[r] = math.inf, 1.0, 0.0
     lanes.state[r], lanes.fresh[r] = OPEN, 1.0
-
-
-@inline
-def halley(kind, k, n, excess, weight, slope):
-    """(log-odds of ΣF/n less the log-odds of k/n, the step in units of T that would close them).
-
-    For links with an end, which are pieces of polynomials, the step to where their parabola is k.
-
-    Where ΣF is 0 or n, as far as its digits tell, there is no such step: it is NaN.
-    """
-    total, rest = k + excess, (n - k) - excess
-    solvable = (total > 0) & (rest > 0)
-    each = 1 / (k * total * rest)  # few divisions: each is waited for
-    per_all = 1 / (n * weight)
-    per_weight = per_all * n
-    ratio = excess * n * total * each
-    ratio = ratio if ratio > -0.999999999999 else -0.999999999999
-    # log(1 + r) by Padé's quotient, to 3e-4.
-    pade = ratio * (30 + ratio * (21 + ratio)) / (30 + ratio * (36 + 9 * ratio))
-    beyond = log(1 + ratio if ratio >= 1 else 2.0)
-    log_odds = pade if ratio < 1 else beyond
-    newton = log_odds * total * rest * per_all
-    bend = slope * per_weight + weight * (total - rest) * k * each
-    bend = 1 - newton * bend / 2
-    step = newton / (bend if 0.5 < bend < 2 else (2.0 if bend >= 2 else 0.5))
-    # Linear and square links are where they bend no more: there the next evaluation is the last.
-    square = weight * weight - 2 * slope * excess
-    parabola = 2 * excess / (weight + math.sqrt(square if square > 0 else 0.0))
-    step = parabola if kind in BOUNDED else step
-    saturated = 700.0 if excess > 0 else -700.0
-    return log_odds if solvable else saturated, step if solvable else math.nan
 
 
 @plain

@@ -13,7 +13,7 @@ from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
 from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
-from kofn.kernels.cpu.rows.formulas import edge_beside, edge_of, shifted
+from kofn.kernels.cpu.rows.formulas import edge_beside, edge_of, halley, shifted
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
     FOUND,
@@ -29,7 +29,6 @@ from kofn.kernels.cpu.rows.search import (
     ANCHORED,
     begin,
     beyond,
-    halley,
     is_single,
     last_step,
     least_unit,
@@ -306,6 +305,30 @@ def settle_all(address, count, size, written):
         wrong += 0 if right | (r >= count) else 1
     never_unroll()
     return wrong
+
+
+@plain
+def solved_all(address, count):
+    """Count the rows that were solved before the search."""
+    widest_vectors()
+    lanes, solved = carray(pointer(address), 1, LANE)[0], 0
+    for r in range(LANES):
+        solved += 1 if (lanes.solved[r] > 0) & (r < count) else 0
+    never_unroll()
+    return solved
+
+
+@plain
+def take_all(address):
+    """Take θ of these rows from there."""
+    widest_vectors()
+    lanes = carray(pointer(address), 1, LANE)[0]
+    for r in range(LANES):
+        hi, lo, state, is_solved = lanes.hi[r], lanes.lo[r], lanes.state[r], lanes.solved[r] > 0
+        high, low = lanes.solved_hi[r], lanes.solved_lo[r]
+        lanes.hi[r], lanes.lo[r] = high if is_solved else hi, low if is_solved else lo
+        lanes.state[r] = FOUND if is_solved else state
+    never_unroll()
 
 
 @plain

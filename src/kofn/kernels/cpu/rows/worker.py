@@ -56,7 +56,7 @@ def forward(job, own, first, last, alpha):
         _tell(words, own, start, group.count, alpha)
         if not weights(group, lanes, words[layout.OUT] != 0, 0, False):
             fetch_add(job + 8 * layout.GIVEN_UP, 1)
-        if words[layout.OUT]:
+        if words[layout.OUT] and group.few:
             spread(group, lanes)
         store_all(words[layout.HI], start, group.count, size, own + _HI)
         store_all(words[layout.LO], start, group.count, size, own + _LO)
@@ -129,7 +129,8 @@ def compare(job, own, first, last, alpha):
         else:
             lost |= losses(group, lanes, labels, words[layout.HI] == 0, words[layout.THREE] != 0)
             if words[layout.OUT]:
-                spread(group, lanes)
+                if group.few:
+                    spread(group, lanes)
                 _share(group, 0 if words[layout.HI] else words[layout.SHARE])
             if words[layout.G] and not _all_cost(lanes, group.count):
                 fetch_add(job + 8 * layout.COSTLESS, 1)

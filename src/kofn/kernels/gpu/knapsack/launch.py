@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -15,17 +14,9 @@ from kofn.kernels.gpu.rows import launch as rows
 from kofn.kernels.gpu.rows.formulas import SERVED as SERVED
 from kofn.kernels.gpu.rows.own import kind_of_rows
 from kofn.kernels.gpu.rows.own import why_not as why_not
+from kofn.kernels.gpu.shapes import REGISTERS as REGISTERS
+from kofn.kernels.gpu.shapes import shape_of as shape_of
 from kofn.links.link import Link
-
-REGISTERS = 255  # float64 takes two for a number
-BLOCK = 256  # entries at a time of long rows
-
-
-@lru_cache
-def shape_of(n: int) -> tuple[int, int, int]:
-    """Return (rows of a program, entries of each at a time, warps): one entry to a thread."""
-    block = min(max(4, rows.power_of_2(n)), BLOCK)
-    return max(1, 32 // block), block, max(1, block // 32)
 
 
 def weights(

@@ -96,8 +96,30 @@ def under_jit(f):
     return True
 
 
+def where_no_mesh_is_set():
+    """Say which functions fail on an explicit mesh that arrays alone know of."""
+    mesh = jax.make_mesh((8,), ("devices",), axis_types=(AxisType.Explicit,))
+    whole, in_shards = P("devices"), P(None, "devices")
+    x, y, c = X, X.T, C[0]
+
+    def weighted(x, labels):
+        return losses.softmax_loss(x, labels, weight=jnp.asarray(c), reduction="none")
+
+    for name, f, *pairs in (
+        ("taken entries", lambda y: kofn.topk(y, 2).values, (y, in_shards)),
+        ("taken weights", weighted, (x, whole), (labels(x), whole)),
+        ("all entries", lambda y: kofn.quantile(y, 0.3), (y, in_shards)),
+    ):
+        arrays = [jnp.asarray(each) for each, _ in pairs]
+        placed = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in pairs]
+        print(name, "right" if close(jax.jit(f)(*placed), f(*arrays)) else "wrong", flush=True)
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
+    if sys.argv[1:] == ["no mesh set"]:
+        where_no_mesh_is_set()
+        sys.exit()
     for name in sys.argv[1:]:
         f = FUNCTIONS[name]
         X, C = jnp.asarray(X), jnp.asarray(C)
@@ -115,6 +137,13 @@ if __name__ == "__main__":
 def test_rows_spread_over_devices(names):
     run = as_program(__file__, *names, devices=8)
     wanted = [f"{name} {where}" for name in names for where in ("shard_map", "explicit", "jit")]
+    assert run.stdout.splitlines() == wanted, run.stderr
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="no explicit meshes before 0.6")
+def test_arrays_know_their_mesh():
+    run = as_program(__file__, "no mesh set", devices=8)
+    wanted = [f"{name} right" for name in ("taken entries", "taken weights", "all entries")]
     assert run.stdout.splitlines() == wanted, run.stderr
 
 

@@ -199,7 +199,7 @@ def test_code_of_built_in_links_is_made_of_the_same_functions():
 
 
 def test_one_search_serves_all_links_and_the_library_has_it(monkeypatch):
-    """A link's own are a few passes, and what the search asks it: the first call takes two seconds."""
+    """A link's own are a few passes, and what the search asks; the first call takes two seconds."""
     compiled = []
     monkeypatch.setattr(now, "by_numba", lambda code: compiled.append(code) or by_numba(code))
     assert {*own_work.CODES} <= {*every.functions((0,), (4,))}
@@ -207,7 +207,8 @@ def test_one_search_serves_all_links_and_the_library_has_it(monkeypatch):
     heavy = own_links.heavy("Heavy")()
     kofn.soft_topk(X[:, :7], 2, link=heavy)
     assert {code.kind for code in compiled if code.is_own} == {heavy.number}
-    passes = {"evaluate", "first_evaluation", "mend", "write"} | {"open_usual", "usual"}  # of short rows
+    of_short_rows = {"open_usual", "usual"}
+    passes = {"evaluate", "first_evaluation", "mend", "write"} | of_short_rows
     assert sorted(code.name for code in compiled if code.is_own) == sorted({"answers"} | passes)
 
 

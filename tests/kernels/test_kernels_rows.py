@@ -10,7 +10,8 @@ from numba import cfunc
 
 import kofn
 from kofn import links, soft_topk, soft_topk_sum, soft_topk_threshold
-from kofn.kernels.cpu.rows import frame, loops
+from kofn.kernels import contract
+from kofn.kernels.cpu.rows import frame, layout, loops
 from kofn.kernels.cpu.runtime import intrinsics
 from rows_of_users import draw, hold, hold_gradients
 from support import BOUNDED, ENDLESS, LINKS
@@ -285,6 +286,21 @@ def test_a_long_last_step_is_held_to_the_sum(link, rng):
         found = soft_topk(x, k, link=link, temperature=temperature).astype(np.float64)
         exact = soft_topk(x.astype(np.float64), k, link=link, temperature=temperature)
         assert np.max(np.abs(found.sum(-1) - k)) <= 4e-7 * k
+        assert np.max(np.abs(found - exact)) <= 4e-7
+
+
+@pytest.mark.parametrize("n", [130, 700, 5000])
+@pytest.mark.parametrize("kind", layout.ROUGHLY)
+def test_few_weights_do_not_pay_for_the_rounding_of_many(kind, n, rng):
+    """An evaluation that adds up F next to 1 knows ΣF to 1e-7 of itself: too little for these."""
+    alpha = dict(zip(contract.OF_ALPHA, contract.SPECIAL_ALPHA, strict=False)).get(kind, 0.0)
+    link, whole = contract.link_of(kind, alpha), n * 7 // 8
+    x = np.where(np.arange(n) < whole, 3.0, -3.0) + 0.1 * rng.standard_normal((100, n))
+    x[:, :3] = 0.2 * rng.standard_normal((100, 3))
+    x = x.astype(np.float32)
+    for k in (whole - 1.75, whole - 2.5):  # float32 has these
+        found = soft_topk(x, k, link=link).astype(np.float64)
+        exact = soft_topk(x.astype(np.float64), k, link=link)
         assert np.max(np.abs(found - exact)) <= 4e-7
 
 

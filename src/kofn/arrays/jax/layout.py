@@ -23,7 +23,7 @@ def take_along_last(x: Any, indices: Any) -> Any:
         jax.lax.broadcasted_iota(indices.dtype, indices.shape, dim) + 0 * indices
         for dim in range(x.ndim - 1)
     )
-    out = PartitionSpec(*spec[:-1], None)
+    out = _named(x, (*spec[:-1], None))
     return x.at[(*batch, indices)].get(out_sharding=out)
 
 
@@ -32,14 +32,14 @@ def of_places(values: Any, places: Any) -> Any:
     spec = _explicit(places)
     if not any(spec):
         return values[places]
-    return with_whole_rows(values).at[places].get(out_sharding=PartitionSpec(*spec))
+    return with_whole_rows(values).at[places].get(out_sharding=_named(places, spec))
 
 
 def flattened(x: Any) -> Any:
     """Return x with one dimension, which an explicit mesh does not divide."""
     if not is_divided(x):
         return x.reshape(-1)
-    return jax.numpy.reshape(x, -1, out_sharding=PartitionSpec(None))
+    return jax.numpy.reshape(x, -1, out_sharding=_named(x, (None,)))
 
 
 def is_divided(x: Any) -> bool:
@@ -62,8 +62,12 @@ def laid_as(x: jax.Array, like: Any) -> Any:
 
 
 def _laid(x: jax.Array, like: Any, spec: tuple[Any, ...]) -> Any:
-    mesh = jax.typeof(like).sharding.mesh
-    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    return jax.sharding.reshard(x, _named(like, spec))
+
+
+def _named(like: jax.Array, spec: tuple[Any, ...]) -> NamedSharding:
+    """Return a sharding over the mesh of an array, also where the caller has set no mesh."""
+    return NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec(*spec))
 
 
 def _explicit(x: jax.Array) -> tuple[Any, ...]:

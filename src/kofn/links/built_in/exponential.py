@@ -68,7 +68,7 @@ class Exponential(BuiltIn):
     kinks = ((1.0, 1.0),)
     colour = "#D55E00"
     other_names = ("softmax",)
-    kinds = (Kind(3, formulas(__name__), octaves=True),)
+    kinds = (Kind(3, formulas(__name__), octaves=True, checked=2.0**-5),)
 
     def cdf(self, z: ArrayT) -> ArrayT:
         xp = namespace(z)

@@ -112,6 +112,18 @@ def evaluated(kind, a, by, inverse, rise):
 
 
 @inline
+def roughly(kind, z):
+    """(F, F′, F″) of a linear or square link where 1 − F is not wanted; at a kink the larger F′."""
+    zero, half, one = real(z, 0.0), real(z, 0.5), real(z, 1.0)
+    raw = half * z if kind == SQUARE else z
+    base = min(max(raw, zero), one)
+    inside = base == raw
+    if kind == SQUARE:
+        return base * base, base if inside else zero, half if inside else zero
+    return base, one if inside else zero, zero
+
+
+@inline
 def written(kind, a, by, inverse, rise):
     """F."""
     if kind == LINEAR:  # as the lines below, which round no number from ½ to 1

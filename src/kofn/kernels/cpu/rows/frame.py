@@ -31,7 +31,7 @@ in_loop = njit(forceinline=True, **OPTIONS)
 
 def pass_of(
     number: Any, entry: Any, *zeros: Any,
-    writes: bool = False, weights: bool = False, numbers: Any = None,
+    writes: bool = False, weights: bool = False, numbers: Any = None, first: Any = None,
 ) -> Pass:  # fmt: skip
     """Pass over entries of type `number`: (x, g, old, *numbers) -> (new, terms to add up).
 
@@ -39,7 +39,8 @@ def pass_of(
     terms begin as `zeros`. If the first term is one of the `weights` that are written, its sum is
     as in float64, up to two roundings: k is held against it. `numbers` makes the numbers that an
     entry takes of (hi, lo, per_t, alpha, rest): by default these in the type of the scores, with
-    α − 1 for α.
+    α − 1 for α. `first` is (x, *numbers) -> old where that is made here, by a loop of its own: of
+    two short chains of operations a processor has more entries under way than of a long one.
     """
     numbers = numbers or _rounded(number)
 
@@ -50,6 +51,9 @@ def pass_of(
         for start in range(0, n, BLOCK):
             stop = start + BLOCK
             xs, gs, ps, totals = scores[start:stop], given[start:stop], answer[start:stop], zeros
+            if first is not None:
+                for i in range(xs.size):
+                    ps[i] = first(xs[i], *at)
             for i in range(xs.size):
                 new, terms = entry(xs[i], gs[i], ps[i], *at)
                 if writes:

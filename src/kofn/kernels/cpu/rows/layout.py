@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import LOGISTIC, with_formula
+from kofn.kernels.contract import LINEAR, LOGISTIC, SQUARE, with_formula
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
 SERVED = with_formula("tail", "density", "quantile")
@@ -17,6 +17,8 @@ ONE_LOG = (LOGISTIC,)
 """The links whose losses of several entries take one logarithm: G, less z above θ, is that of
 1/(1 − tail).
 """
+ROUGHLY = LINEAR, SQUARE
+"""The links with a cheaper evaluation, for a θ that is seen to be right by Σp: `roughly`."""
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
 
@@ -62,6 +64,9 @@ LANE = np.dtype(
                 # step may leap; whether entries are yet to be prepared for the anchor.
                 *("anchor", "delta", "base", "by", "low", "high", "low_odds", "high_odds"),
                 *("width", "worth", "leap", "tries", "fresh"),
+                # Whether evaluations may be rough ones: `below` is ΣF then, and `above` and `count`
+                # are 0.
+                "roughly",
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
                 # entries were kept, 0 if all were; whether p − t stands in the place of p already.
                 *("strange", "few", "compared"),
@@ -104,10 +109,10 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK, *_OF_GROUPS = range(len(BACKWARD_ROWS))
 WEIGH_ROWS, SLOPE_ROWS, LEVER_ROWS = _OF_GROUPS
-FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale")
-KEEP, SPREAD, SUM_UP, SCALE = range(len(FORWARD), len(FORWARD_ROWS))
+FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale", "rough")
+KEEP, SPREAD, SUM_UP, SCALE, ROUGH = range(len(FORWARD), len(FORWARD_ROWS))
 """Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax;
-the share of a loss in a mean.
+the share of a loss in a mean; a cheaper evaluation of a bounded link.
 """
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
@@ -134,7 +139,7 @@ BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
 BRING, GIVE, SCALE_ABREAST, OPEN_USUAL, USUAL, PUT_USUAL = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
-BY_LINK = {"first_evaluation", "evaluate", "write", "mend", "weigh", "centre"}
+BY_LINK = {"first_evaluation", "evaluate", "rough", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
 BY_LINK |= {*WRITTEN[0], *WRITTEN[1], "open_usual", "usual", "weigh_rows"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}

@@ -19,6 +19,7 @@ from kofn.kernels.cpu.rows.formulas import (
     distance,
     evaluated,
     prepare,
+    roughly,
     sloped,
     unit,
     weighed,
@@ -27,7 +28,7 @@ from kofn.kernels.cpu.rows.formulas import (
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
-from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import multiply_add, ordered, unordered, widest_vectors
 
 
 def statistics(kind: int, number: Any) -> Pass:
@@ -154,17 +155,26 @@ def _evaluate(kind: int, number: Any, fresh: bool) -> Pass:
     afresh = kind in BOUNDED
 
     @in_loop
+    def prepared(x, anchor, per_t, scale, by, inverse, rise):
+        return prepare(kind, (x - anchor) * scale)
+
+    @in_loop
     def entry(x, g, kept, anchor, per_t, scale, by, inverse, rise):
-        if afresh:
-            a = distance(x, anchor, by, per_t)
-        elif fresh:
-            a = prepare(kind, (x - anchor) * scale)
-        else:
-            a = kept
+        a = distance(x, anchor, by, per_t) if afresh else kept
         return a, evaluated(kind, a, by, inverse, rise)
 
-    moves = moves_of(kind, number)
-    return pass_of(number, entry, *[number(0)] * 5, writes=fresh, numbers=moves)
+    moves, first = moves_of(kind, number), prepared if fresh else None
+    return pass_of(number, entry, *[number(0)] * 5, numbers=moves, first=first)
+
+
+def rough(kind: int, number: Any) -> Pass:
+    """ΣF, ΣF′ and ΣF″ of a bounded link: an evaluation that rounds F where it is next to 1."""
+
+    @in_loop
+    def entry(x, g, kept, anchor, per_t, scale, by, inverse, rise):
+        return kept, roughly(kind, multiply_add(x - anchor, per_t, -(by * per_t)))
+
+    return pass_of(number, entry, *[number(0)] * 3, numbers=moves_of(kind, number))
 
 
 def moves_of(kind: int, number: Any) -> Any:

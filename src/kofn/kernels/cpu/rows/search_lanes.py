@@ -12,7 +12,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.constants import SPREAD, USUAL
-from kofn.kernels.contract import BOUNDED, STEPS, TWO_TAILS
+from kofn.kernels.contract import BOUNDED, CAPPED, STEPS, TWO_TAILS
 from kofn.kernels.cpu.rows.formulas import edge_beside, edge_of, halley, shifted
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -153,7 +153,7 @@ def advance_all(address, kind, size, round_, checked):
     widest_vectors()
     lanes, specials = carray(pointer(address), 1, LANE)[0], 0
     eps = 2.0**-23 if size == 4 else 2.0**-52
-    one_tail, kinkless = kind not in TWO_TAILS, kind not in BOUNDED
+    one_tail, kinkless = kind not in TWO_TAILS, kind not in BOUNDED and kind not in CAPPED
     enough, steps = last_step(kind, size), STEPS[kind]
     freely = round_ % 3 != 2
     is_found, is_open, is_special = np.float64(FOUND), np.float64(OPEN), np.float64(SPECIAL)
@@ -187,6 +187,11 @@ def advance_all(address, kind, size, round_, checked):
         few_kinks = few_kinks | kinkless
         brief = (size_of_step <= checked) & soft & few_kinks
         near = near | (brief & (lanes.strange[r] == 0))
+        # Next to 1, F is rounded: a few slopes would make much of that.
+        roughly = lanes.roughly[r]
+        steep = (roughly == 0) | (2 * weight >= below)
+        near = near & steep
+        lanes.roughly[r] = roughly if steep else 0.0
         last = near & (count == k)
         target = beyond(kind, steps, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)

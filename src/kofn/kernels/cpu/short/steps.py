@@ -13,6 +13,7 @@ from numba import carray
 
 from kofn.kernels.contract import (
     BOUNDED,
+    CAPPED,
     EXPONENTIAL,
     LAST_CHECKED,
     LAST_DOUBLE,
@@ -93,7 +94,9 @@ def usual(kind: int, number: Any) -> Pass:
 def _by_prepared(kind: int, number: Any) -> Pass:
     """Of a link whose entries are prepared: steps of Halley's, as in `advance_all`."""
     size, octaves, softmax = number(0).itemsize, kind in OCTAVES, kind == EXPONENTIAL
-    enough = max(LAST_SINGLE[kind], LAST_CHECKED[kind] / 8) if size == 4 else LAST_DOUBLE[kind]
+    # Of so few weights, the sum does not tell that one has come to its end on the way.
+    brief = 0.0 if kind in CAPPED else LAST_CHECKED[kind] / 8
+    enough = max(LAST_SINGLE[kind], brief) if size == 4 else LAST_DOUBLE[kind]
     missed, first_by = MISSED_SINGLE if size == 4 else MISSED_DOUBLE, math.e if softmax else 1.0
     rounding = 2.0**-23 if size == 4 else 2.0**-52
 

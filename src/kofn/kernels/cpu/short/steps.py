@@ -21,10 +21,19 @@ from kofn.kernels.contract import (
     LINEAR,
     OCTAVES,
 )
-from kofn.kernels.cpu.rows.formulas import distance, evaluated, halley, written
+from kofn.kernels.cpu.rows.formulas import distance, evaluated, halley, roughly, written
 from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.rows.lanes import two_floats
-from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, OF_USUAL, PLANES, SCORE
+from kofn.kernels.cpu.rows.layout import (
+    COTANGENT,
+    KEPT,
+    LANE,
+    LANES,
+    OF_USUAL,
+    PLANES,
+    ROUGHLY,
+    SCORE,
+)
 from kofn.kernels.cpu.rows.search import ANCHORED
 from kofn.kernels.cpu.rows.search_lanes import FEW_KINKS, MISSED_DOUBLE, MISSED_SINGLE
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, at_once, never_unroll, pointer, vectors
@@ -49,6 +58,7 @@ from kofn.kernels.cpu.short.opening import (
 
 BLOCK = 16  # entries whose sums are in the precision of the scores
 FEW = 4  # weights that are added in the precision of the scores: k is held against their sum
+ROUGH, FEWEST = 2, 16  # evaluations at first that are rough ones, of rows of so many entries
 MOST = 6  # evaluations of a row: two to four are usual
 LEAST = 2.0**-80  # of ΣF′: with less, tails are next to underflow
 UNSEEN = 2.0**-21
@@ -226,7 +236,8 @@ def _by_prepared(kind: int, number: Any) -> Pass:
 def _by_distance(kind: int, number: Any) -> Pass:
     """Of a bounded link: to where a parabola is k, which the linear link's sum is between kinks."""
     straight, size = kind == LINEAR, number(0).itemsize
-    missed, brief = (MISSED_SINGLE, LAST_CHECKED[kind]) if size == 4 else (MISSED_DOUBLE, 0.0)
+    missed, enough = (MISSED_SINGLE, LAST_CHECKED[kind]) if size == 4 else (MISSED_DOUBLE, 0.0)
+    has_rough = size == 4 and kind in ROUGHLY
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -234,6 +245,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
         half, four, unseen = number(0.5), number(4), number(UNSEEN)
         going, near, solved = number(GOING), number(NEAR), number(SOLVED)
         eps = number(2.0**-23 if size == 4 else 2.0**-52)
+        rough = ROUGH if has_rough and n >= FEWEST else 0
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         mine = carray(pointer(lanes + OWN), (len(OF_USUAL), LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
@@ -246,7 +258,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
             row[4, r], row[5, r] = number(n) - mine[K, r], zero
             place[0, r], place[1, r], place[2, r] = mine[ANCHOR, r], mine[LOW, r], mine[HIGH, r]
             place[3, r], place[4, r], place[5, r] = mine[STATE, r], mine[CAPPED_ROW, r], zero
-        for _ in range(MOST * MOST):
+        for round_ in range(MOST * MOST):
             for r in range(LANES):
                 sums[0, r], sums[1, r], sums[2, r] = zero, zero, zero
                 sums[3, r], sums[4, r], sums[5, r] = zero, zero, zero
@@ -254,7 +266,14 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 for r in range(LANES):
                     own[0, r], own[1, r] = zero, zero
                 some = entries[first : first + BLOCK]
-                for i in range(some.shape[0]):
+                for i in range(some.shape[0] if round_ < rough else 0):
+                    for r in range(LANES):
+                        z = (some[i, SCORE, r] - place[0, r]) * row[0, r]
+                        p, slope, bend = roughly(kind, z)
+                        own[0, r] += p
+                        sums[2, r] += slope
+                        sums[4, r] += bend
+                for i in range(0 if round_ < rough else some.shape[0]):
                     for r in range(LANES):
                         z = (some[i, SCORE, r] - place[0, r]) * row[0, r]
                         t, above, slope, upper, bend = evaluated(kind, z, zero, zero, row[1, r])
@@ -268,7 +287,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
                     term = own[0, r] - (own[1, r] + own[1, r])
                     sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], term)
                     sums[3, r] += own[1, r]
-            open_ = False
+            open_, digits = False, round_ >= rough
             for r in range(LANES):
                 k, theta, above, state = row[3, r], place[0, r], sums[3, r], place[3, r]
                 excess = excess_of(sums[5, r], k, sums[0, r], sums[1, r])
@@ -294,13 +313,14 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 sure = (change <= tolerance) | (still & (far <= unseen))
                 soft = (above > zero) | (sums[5, r] != k)
                 few_kinks = (change <= number(FEW_KINKS)) & (far * sums[4, r] <= number(FEW_KINKS))
-                is_near = (sure | ((far <= number(brief)) & soft & few_kinks)) & held
+                brief = (far <= number(enough)) & soft & few_kinks & held
+                is_near = (sure | brief) & digits
                 right = (soft & (weight > zero)) | ((excess == zero) & (sums[2, r] == zero))
                 moves = state == going
                 row[5, r] += one if moves else zero
                 state_then = going if row[5, r] <= number(MOST) else zero
                 state_then = (near if right else zero) if is_near else state_then
-                state_then = zero if (not is_near) & (target == theta) else state_then
+                state_then = zero if digits & (not is_near) & (target == theta) else state_then
                 go = moves & (not is_near)
                 # Near θ, what is left of a step is not rounded to a number of the scores' type.
                 place[5, r] = (step if is_near else zero) if moves else place[5, r]

@@ -96,8 +96,9 @@ def margins(kind: int, number: Any) -> Any:
                 e, one = residual[at:stop] if wanted else residual[:n], number(1)
                 losses[r] = number(math.nan)
                 if inside:
+                    logits = words[OUT] + at * out.itemsize
                     losses[r] = softmax(
-                        out, 0, 1.0, -math.inf, one, label, AGAINST, lowest, e, wanted
+                        out, logits, 0, 1.0, -math.inf, one, label, AGAINST, lowest, e, wanted
                     )
 
     return served(work)

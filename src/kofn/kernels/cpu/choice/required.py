@@ -15,6 +15,7 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.cpu.choice.abreast import kth_of
+from kofn.kernels.cpu.choice.keys import HALVE
 from kofn.kernels.cpu.choice.layout import (
     BIAS,
     FIRST,
@@ -30,7 +31,7 @@ from kofn.kernels.cpu.choice.layout import (
     apart_of,
     kept_of,
 )
-from kofn.kernels.cpu.choice.search import HALVE, least_above, middle
+from kofn.kernels.cpu.choice.search import least_above, middle
 from kofn.kernels.cpu.choice.worker import lowest_of
 from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer, turn, vectors
 from kofn.kernels.cpu.runtime.layout import REGISTER

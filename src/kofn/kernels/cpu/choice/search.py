@@ -52,6 +52,18 @@ def count_above(x, t):
 
 
 @plain
+def _counts(x, low, high):
+    """Count the scores that are at least as much as each of two."""
+    widest_vectors()
+    from_low, from_high = np.int32(0), np.int32(0)
+    for i in range(x.size):
+        v = x[i]
+        from_low = np.int32(from_low + np.int32(v >= low))
+        from_high = np.int32(from_high + np.int32(v >= high))
+    return np.int64(from_low), np.int64(from_high)
+
+
+@plain
 def least_from(x, t):
     """The least score that is at least t."""
     widest_vectors()
@@ -76,18 +88,24 @@ def middle(typingctx, low, high):
 
 
 @plain
-def _probe(low, high, from_low, from_high, k, halve):
-    """A number in (low, high): by the line through the logarithms of the counts, or half-way."""
+def _apart(count, k):
+    """Twice the artanh of it is log(count/k), of half a score where there is none."""
+    count = max(np.float64(count), 0.5)
+    return (count - k) / (count + k)
+
+
+@plain
+def _probe(low, high, more, less, halve):
+    """A number in (low, high): by the line through how far counts are from k, or half-way."""
     width = high - low
     if not halve and width < real(low, math.inf):
-        share = math.log(from_low / k) / math.log(from_low / max(from_high, 0.5))
-        t = low + width * real(low, share)
+        t = low + width * real(low, more / (more - less))
         if low < t < high:
             return t
     return unordered(middle(ordered(low), ordered(high)), low)
 
 
-HALVE = 3
+HALVE = 4
 """One of so many steps halves the bracket, in the order of all floats, whatever the scores."""
 STEPS = HALVE * 66
 """More than a search may take, as a bracket holds at most 2⁶⁴ floats."""
@@ -103,20 +121,21 @@ def kth_largest(x, k, least, greatest):
     all chosen.
     """
     low, high = least, greatest
-    from_low, from_high = count_from(x, low), count_from(x, high)
+    from_low, from_high = _counts(x, low, high)
     if from_low <= k:
         return low, np.int64(-1)
     if from_high >= k:
         return high, np.int64(0)
+    more, less = _apart(from_low, k), _apart(from_high, k)
     for step in range(1, STEPS):
-        if from_low == k:
-            return low, np.int64(-1)
-        t = _probe(low, high, from_low, from_high, k, step % HALVE == 0)
+        t = _probe(low, high, more, less, step % HALVE == 0)
         count = count_from(x, t)
-        if count >= k:
-            low, from_low = t, count
+        if count == k:
+            return t, np.int64(-1)
+        if count > k:
+            low, more = t, _apart(count, k)
         else:
-            high, from_high = t, count
+            high, less = t, _apart(count, k)
         if step % SETTLE == 0:
             low = least_from(x, low)
             above = count_above(x, low)

@@ -14,9 +14,8 @@ import numpy as np
 from numba import carray
 
 from kofn.kernels.contract import ENTROPY, INFINITE, KEPT, LAST
+from kofn.kernels.cpu.choice.sample import SHORTEST, kth_of_row
 from kofn.kernels.cpu.choice.search import (
-    HALVE,
-    STEPS,
     count_above,
     count_from,
     ends,
@@ -43,6 +42,10 @@ from kofn.kernels.cpu.runtime.words import exponential
 N, X, T, LABELS, OUT, EACH, G, K, LEAST, WHAT = range(4, 14)
 WORDS = 14
 
+HALVE = 3
+"""One of so many steps halves the bracket in the order of all floats."""
+STEPS = HALVE * 66
+"""More than the search for a nucleus may take, as a bracket holds at most 2⁶⁴ floats."""
 SETTLE = 4
 """After so many steps, look whether the bracket has one score only, however often."""
 FAINT = 720.0
@@ -153,14 +156,22 @@ def nucleus(x, e, share, least, greatest):
 
 
 @plain
-def _truncate(x, k, share, log_least, t, shared, least, greatest, e):
+def _kth(x, address, k, least, greatest, lowest, spare):
+    if x.size < SHORTEST:
+        return kth_largest(x, k, least, greatest)
+    t, above, _ = kth_of_row(x, address, k, lowest, spare)
+    return t, above
+
+
+@plain
+def _truncate(x, k, last, above, share, log_least, t, shared, greatest, e):
     """Leave the weights e of kept entries, return their sum, and what the least of them reaches.
 
-    Ties for the k-th place share the places if `shared`.
+    (last, above) is as `kth_largest` has it, or the least score if k is 0. Ties for the k-th place
+    share the places if `shared`.
     """
-    places, one, last = real(t, 1.0), real(t, 1.0), least
+    places, one = real(t, 1.0), real(t, 1.0)
     if k > 0:
-        last, above = kth_largest(x, k, least, greatest)
         if shared and above >= 0:
             places = real(t, (k - above) / (count_from(x, last) - above))
         if above < 0:
@@ -235,7 +246,7 @@ def _still(x, lowest, bad, label, count, e):
 
 
 @plain
-def softmax(x, k, share, log_least, t, label, what, lowest, e, wanted):
+def softmax(x, address, k, share, log_least, t, label, what, lowest, e, wanted):
     """The weights, or with a label ≥ 0 p − 1 for that one and the loss, as the answer.
 
     With a label and k alone, scores equal to the k-th share the places left; else all are kept.
@@ -250,12 +261,15 @@ def softmax(x, k, share, log_least, t, label, what, lowest, e, wanted):
         if label < 0 and what != ENTROPY:
             return 0.0
         return _still(x, lowest, bad, label, count, e)
-    whole, last = _raise(x, greatest, real(lowest, 1.0) / t, lowest, e), least
+    last, above = least, np.int64(0)
+    if k > 0:  # before `e`, where scores are copied to, is written
+        last, above = _kth(x, address, k, least, greatest, lowest, e)
+    whole = _raise(x, greatest, real(lowest, 1.0) / t, lowest, e)
     own = e[label] if label >= 0 else zero
     only_k = share >= 1 and log_least == -math.inf
     if k > 0 or not only_k:
         shared = label >= 0 and only_k
-        whole, last = _truncate(x, k, share, log_least, t, shared, least, greatest, e)
+        whole, last = _truncate(x, k, last, above, share, log_least, t, shared, greatest, e)
     if what == LAST:
         return np.float64(last)
     whole = max(whole, 1.0)
@@ -297,10 +311,12 @@ def truncated(kind: int, number: Any) -> Any:
         for r in range(first, last):
             out = outs[r * n : r * n + n] if wanted else outs[:n]
             label = labels[r] if labelled else np.int64(-1)
-            x, t = xs[r * n : r * n + n], ts[r]
+            x, t, at = xs[r * n : r * n + n], ts[r], words[X] + r * n * xs.itemsize
             answers[r] = number(math.nan)  # of a label out of range
             if label < n and (label >= 0 or not labelled):
-                answers[r] = softmax(x, k, share, log_least, t, label, what, lowest, out, wanted)
+                answers[r] = softmax(
+                    x, at, k, share, log_least, t, label, what, lowest, out, wanted
+                )
 
     return served(work)
 

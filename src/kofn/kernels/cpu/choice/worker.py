@@ -10,8 +10,10 @@ from numba import carray
 
 from kofn.kernels.cpu.choice.abreast import kth_of
 from kofn.kernels.cpu.choice.layout import ROWS, kept_of
-from kofn.kernels.cpu.choice.search import count_above, ends, kth_largest, least_from
-from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.choice.sample import kth_of_row
+from kofn.kernels.cpu.choice.search import count_above, ends, least_from
+from kofn.kernels.cpu.runtime.intrinsics import above, lowest, pointer, reaching
+from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
@@ -55,16 +57,32 @@ def _tell(x, t, lowest, out):
 
 
 @plain
-def _ranked(x, t, left, out):
-    """Write 1 above t, the places `left` at t, to the lowest index first, 0 below."""
-    zero, one = real(t, 0.0), real(t, 1.0)
+def _above(x, t, out):
+    """1 above t, else 0."""
+    widest_vectors()
     for i in range(x.size):
-        v = x[i]
-        share = one if v > t else zero
-        if v == t:
-            share = min(max(left, zero), one)
+        out[i] = real(t, 1.0) if x[i] > t else real(t, 0.0)
+
+
+@plain
+def _ranked(x, address, t, left, out):
+    """Write 1 above t, the places `left` at t, to the lowest index first, 0 below."""
+    widest_vectors()
+    zero, one, whole = real(t, 0.0), real(t, 1.0), x.size // AT_ONCE * AT_ONCE
+    _above(x, t, out)
+    for start in range(0, whole, AT_ONCE):
+        if not left > zero:
+            return
+        at = address + start * x.itemsize
+        bits = reaching(at, t) & ~above(at, t)
+        while bits != 0 and left > zero:
+            out[start + lowest(bits)] = min(left, one)
             left -= one
-        out[i] = share
+            bits &= bits - 1
+    for i in range(whole, x.size):
+        if x[i] == t and left > zero:
+            out[i] = min(left, one)
+            left -= one
 
 
 @plain
@@ -77,20 +95,21 @@ def _spoil(x, lowest, k, out):
 
 
 @plain
-def _choose(x, k, lowest, out):
-    least, greatest, bad = ends(x, lowest)
-    if not k > 0 or least > greatest:  # k is 0 or NaN, or nothing is in play
+def _choose(x, address, k, lowest, out):
+    bad = False
+    if not k > 0:  # 0 or NaN
         out[:] = real(lowest, 0.0)
+        _, _, bad = ends(x, lowest)
     else:
-        whole = math.ceil(k)
-        t, above = kth_largest(x, whole, least, greatest)
-        if above < 0 and k == whole:
+        whole = np.int64(math.ceil(k))
+        t, greater, bad = kth_of_row(x, address, whole, lowest, out)
+        if greater < 0 and k == whole:
             _ones(x, t, out)
         else:
-            if above < 0:
+            if greater < 0:
                 t = least_from(x, t)
-                above = count_above(x, t)
-            _ranked(x, t, real(lowest, k - above), out)
+                greater = count_above(x, t)
+            _ranked(x, address, t, real(lowest, k - greater), out)
     if bad or k != k:
         _spoil(x, lowest, k, out)
 
@@ -116,9 +135,9 @@ def choices(kind: int, number: Any) -> Any:
             row, out, t = xs[first : first + n], outs[first : first + n], thresholds[r]
             reached, bad = _tell(row, t, lowest, out)
             if bad or k != k or not k > 0:
-                _choose(row, k, lowest, out)
+                _choose(row, x + first * size, k, lowest, out)
             elif t > lowest and (reached != whole or k < whole):
-                _ranked(row, t, real(lowest, k - count_above(row, t)), out)
+                _ranked(row, x + first * size, t, real(lowest, k - count_above(row, t)), out)
 
     @plain
     def work(job, own, first, last, k):
@@ -137,6 +156,7 @@ def choices(kind: int, number: Any) -> Any:
             return
         for r in range(first, last):
             here = np.float64(ks[r]) if words[K] != 0 else one
-            _choose(xs[r * n : r * n + n], here, lowest, outs[r * n : r * n + n])
+            x, at = xs[r * n : r * n + n], words[X] + r * n * size
+            _choose(x, at, here, lowest, outs[r * n : r * n + n])
 
     return served(work)

@@ -18,6 +18,8 @@ if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = xla_flags.of_installed()
     # Inductor would find out by programs of C++ which vectors this machine has, for twenty seconds.
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+    # And compile its headers first, for five seconds, of which each of few programs gives back one.
+    os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 # Inductor would start a process for each core beforehand; this one compiles the few programs.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -108,10 +108,11 @@ def test_hard_rows_have_those_of_the_balance_of_tails(dtype, t):
         return jax.jvp(slopes, (x, at), by)
 
     close = {"rel": 1e-5, "abs": 1e-5} if dtype == "float32" else {"rel": 1e-9, "abs": 1e-9}
+    program = jax.jit(bent, static_argnums=(0, 1))  # one for both changes of T
     for change_of_t in (0.0, w):
-        first, second = jax.jit(lambda w=change_of_t: bent(balanced, "float64", w))()
+        first, second = program(balanced, "float64", change_of_t)
         for function in (threshold, slope_in_k):
-            slopes, changes = jax.jit(lambda f=function, w=change_of_t: bent(f, dtype, w))()
+            slopes, changes = program(function, dtype, change_of_t)
             for got, wanted in zip(slopes, first, strict=True):
                 assert got == pytest.approx(np.asarray(wanted), **close)
             if function is slope_in_k:  # the slopes were second derivatives

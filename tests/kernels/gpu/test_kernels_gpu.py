@@ -16,6 +16,7 @@ import kofn
 import own_links
 from kofn.kernels import contract, prices
 from kofn.maps.assignment import on_device
+from machine_code import local_memory
 
 try:
     import triton
@@ -50,7 +51,7 @@ full = pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "marked"),
     [
-        (("rows", "odd_rows", "bounds", "subsets", "own"), "not full"),
+        (("rows", "odd_rows", "bounds", "subsets", "own", "overflow"), "not full"),
         (
             (
                 *("losses", "choices", "sets", "thresholds", "quantiles", "knapsacks"),
@@ -121,7 +122,7 @@ def described(kernel, sums, entries, alpha, per_row, types):
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Compile a kernel as launch.py would for rows of n, aligned; what the assembler says of it."""
+    """Compile a kernel as launch.py would for rows of n: its registers, and its code on a call."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -140,14 +141,18 @@ def compiled(tmp_path, monkeypatch):
         path = tmp_path / "kernel.cubin"
         path.write_bytes(binary)
 
-        command = [str(tools / "cuobjdump"), "--dump-resource-usage", "-sass", str(path)]
-        code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        def said(what):
+            command = [str(tools / "cuobjdump"), what, str(path)]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        used = said("--dump-resource-usage")
         found = {
-            name: int(re.search(rf"{name}:(\d+)", code).group(1))
+            name: int(re.search(rf"{name}:(\d+)", used).group(1))
             for name in ("REG", "STACK", "LOCAL")
         }
+        found["LDL, STL"] = local_memory(path)
         print(kernel.__name__, capability, constants, found)
-        return found, code
+        return found, lambda: said("-sass")  # which takes longer than the compiler
 
     return compile_
 
@@ -168,6 +173,18 @@ EVERY += [
     for n, sm in SHAPES
     for e in HALVES
 ]
+
+
+@pytest.mark.parametrize(
+    "capability", [pytest.param(80, marks=full), 90, pytest.param(100, marks=full)]
+)
+def test_what_registers_have_no_room_for_is_seen(capability, compiled):
+    """By the assembler, and in the code, where the disassembler reads the same."""
+    warps, constants = constants_of(one_program.forward, contract.LOGISTIC, 4096)
+    few = dict(gpu.OPTIONS, maxnreg=24)
+    found, read = compiled(one_program.forward, capability, warps, few, **constants)
+    assert found["STACK"] + found["LOCAL"] > 0
+    assert found["LDL, STL"] == len(re.findall(r"\b(?:LDL|STL)\b", read())) > 0
 
 
 @pytest.mark.parametrize(
@@ -200,10 +217,11 @@ def test_rows_compile_to_registers_alone(kind, n, capability, entries, compiled)
     """No stack, no local memory: what does not fit would be kept in memory, at its speed."""
     for kernel in (one_program.forward, one_program.backward):
         warps, constants = constants_of(kernel, kind, n)
-        found, code = compiled(kernel, capability, warps, entries=entries, **constants)
+        found, read = compiled(kernel, capability, warps, entries=entries, **constants)
+        code = read()
         assert found["STACK"] == found["LOCAL"] == 0
         assert found["REG"] <= 80  # 24 warps to a multiprocessor
-        assert not re.search(r"\b(LDL|STL)\b", code)
+        assert found["LDL, STL"] == 0
         if n % 4 == 0:
             assert ("LDG.E.64" if entries in HALVES else "LDG.E.128") in code
         if entries in HALVES:
@@ -228,10 +246,10 @@ OF_OWN = [
 def test_links_of_a_users_own_compile_to_registers_alone(link, name, n, sm, compiled):
     kernel = getattr(one_program, name)
     warps, constants = constants_of(kernel, own_of(link().inner.number), n)
-    found, code = compiled(kernel, sm, warps, **constants)
+    found, read = compiled(kernel, sm, warps, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
     assert found["REG"] <= 80
-    assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", code)
+    assert not re.search(r"\b(LDL|STL|D(ADD|MUL|FMA))\b|F64", read())
 
 
 ORDINARY_ANSWERS = (contract.NORMAL, 4096, 90, "*fp32"), (None, 4096, 90, "*bf16")
@@ -304,9 +322,9 @@ def test_answers_compile_to_registers_alone(kernel, kind, n, sm, entries, more, 
     if kernel.__module__ == sets.__name__:
         own = "*i64" if more.get("LABELS") else "*fp32"
         types |= dict(out_at="*fp32", own_at=own, k="i32", share="fp32", log_least="fp32")
-    found, code = compiled(kernel, sm, warps, options, entries=entries, types=types, **constants)
+    found, _ = compiled(kernel, sm, warps, options, entries=entries, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 @pytest.mark.parametrize(
@@ -327,9 +345,9 @@ def test_numbers_per_row_compile_to_registers_alone(name, number, capability, co
     types |= dict(n="fp32", least="fp32", greatest="fp32", inside_at="*i8")
     constants = dict(OF_K=True, OF_T=True, BLOCK=gpu.EACH)
     kernel = getattr(per_row_numbers, name)
-    found, code = compiled(kernel, capability, 4, gpu.options_of(4), types=types, **constants)
+    found, _ = compiled(kernel, capability, 4, gpu.options_of(4), types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 WITH_COSTS = (
@@ -363,9 +381,9 @@ def test_rows_with_costs_compile_to_registers_alone(kernel, kind, n, sm, more, c
     constants = dict(ROWS=rows, BLOCK=block) | more | ({} if kind is None else dict(KIND=kind))
     types = {"given": knapsacks.Given(*["*fp32"] * 5, "i32", "i32", "fp32")}
     options = gpu.options_of(warps, gpu_knapsack.REGISTERS)
-    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    found, _ = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 @pytest.mark.parametrize(
@@ -386,9 +404,9 @@ def test_rows_with_costs_by_links_of_a_users_own_compile_to_registers_alone(link
         constants = dict(ROWS=rows, BLOCK=block, KIND=own_of(number)) | more
         types = {"given": knapsacks.Given(*["*fp32"] * 5, "i32", "i32", "fp32")}
         options = gpu.options_of(warps, gpu_knapsack.REGISTERS)
-        found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+        found, _ = compiled(kernel, sm, warps, options, types=types, **constants)
         assert found["STACK"] == found["LOCAL"] == 0
-        assert not re.search(r"\b(LDL|STL)\b", code)
+        assert found["LDL, STL"] == 0
 
 
 OF_DOUBLES = [
@@ -419,9 +437,9 @@ def test_rows_of_float64_compile_to_registers_alone(name, kind, n, sm, more, com
     types = {each: "*fp64" for each in named if each.endswith("_at")}
     types |= dict(per_price="i32", per_t="i32", alpha="i64")
     options = gpu.options_of(warps, gpu_doubles.REGISTERS)
-    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    found, _ = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 @pytest.mark.parametrize(
@@ -440,9 +458,9 @@ def test_passes_of_a_search_for_prices_compile_to_registers_alone(name, n, sm, c
     named = (*of_prices.Entries._fields, *of_prices.Matrices._fields, *kernel.arg_names)
     types = {each: "*fp64" for each in named if each.endswith("_at")} | dict(per_matrix="i32")
     options = gpu.options_of(warps, gpu_doubles.REGISTERS)
-    found, code = compiled(kernel, sm, warps, options, types=types, **constants)
+    found, _ = compiled(kernel, sm, warps, options, types=types, **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 @pytest.mark.parametrize(
@@ -483,11 +501,9 @@ def test_subsets_compile_to_registers_alone(name, what, n, capability, compiled)
     known = dict(PART=part, PARTS=max(gpu_subsets.LEAST, parts), LANES=32 * warps)
     known |= dict(WHAT=getattr(contract, what))
     constants = {k: v for k, v in known.items() if k in kernel.arg_names}
-    found, code = compiled(
-        kernel, capability, warps, gpu_subsets.OPTIONS, sums="*fp64", **constants
-    )
+    found, _ = compiled(kernel, capability, warps, gpu_subsets.OPTIONS, sums="*fp64", **constants)
     assert found["STACK"] == found["LOCAL"] == 0
-    assert not re.search(r"\b(LDL|STL)\b", code)
+    assert found["LDL, STL"] == 0
 
 
 def jitted():

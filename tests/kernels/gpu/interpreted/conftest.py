@@ -52,8 +52,19 @@ def prepared_once_a_launch():
         done.clear()
         return launch(self, *arguments, **options)
 
+    def called_at_once(to, name, member, builder, scope):
+        """Without Triton's own look at whether a kernel is what calls its language."""
+        inner = getattr(member, "__wrapped__", member)
+
+        def call(*arguments, **options):
+            options["_semantic"] = interpreter.interpreter_semantic
+            return inner(*arguments, **options)
+
+        scope.set_attr(to, name, call)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang", once)
+        patch.setattr(interpreter, "_patch_attr", called_at_once)
         patch.setattr(interpreter.GridExecutor, "__call__", launch_anew)
         yield
 
@@ -68,7 +79,9 @@ def shapes_made_once():
     numbers, pairs, alike = {}, {}, TritonSemantic.binary_op_type_checking_impl
     # Types that an operation on two of them keeps, each with those of the numbers that take it on.
     KEPT = {id(tl.float32): (int, float), id(tl.float64): (int, float)}
-    KEPT |= {id(tl.int32): (int,), id(tl.int1): ()}
+    KEPT |= {id(tl.int32): (int,), id(tl.int64): (int,), id(tl.int1): ()}
+    elements, element_of = {}, tl.block_type.with_element_ty
+    wide, sizes, is_within = {}, {}, interpreter._validate_np_data_size
 
     def block(self, element_ty, shape):
         key = id(element_ty), *(getattr(size, "value", size) for size in shape)
@@ -87,7 +100,32 @@ def shapes_made_once():
     def broadcast_unless_alike(self, lhs, rhs):
         if lhs.shape is rhs.shape:
             return lhs, rhs
-        return broadcast(self, lhs, rhs)
+        key = id(lhs.dtype), id(lhs.shape), id(rhs.dtype), id(rhs.shape)
+        if key not in wide:
+            both = broadcast(self, lhs, rhs)
+            wide[key] = [each.type for each in both], lhs.dtype, rhs.dtype
+            return both
+        return tuple(map(as_wide, (lhs, rhs), wide[key][0]))
+
+    def as_wide(given, type):
+        if given.shape is type.of_tensors:
+            return given
+        if given.shape is NO_SHAPE:
+            return tl.tensor(interpreter.interpreter_builder.create_splat(type, given.handle), type)
+        data = np.broadcast_to(given.handle.data, type.shape.values)
+        return tl.tensor(interpreter.TensorHandle(data, given.handle.dtype.scalar), type)
+
+    def with_element_ty(self, scalar_ty):
+        key = id(scalar_ty), id(self.of_tensors)
+        if key not in elements:
+            elements[key] = element_of(self, scalar_ty)
+        return elements[key]
+
+    def is_within_once(data, dtype):
+        key = data.itemsize, id(dtype)
+        if key not in sizes:
+            sizes[key] = is_within(data, dtype), dtype  # which keeps it, and so its id
+        return sizes[key][0]
 
     def alike_unless_they_are(self, lhs, rhs, *options, **named):
         one, other = (isinstance(each, tl.tensor) for each in (lhs, rhs))
@@ -123,6 +161,48 @@ def shapes_made_once():
         patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_unless_alike)
         patch.setattr(TritonSemantic, "binary_op_type_checking_impl", alike_unless_they_are)
         patch.setattr(interpreter, "_get_np_dtype", type_of)
+        patch.setattr(tl.block_type, "with_element_ty", with_element_ty)
+        patch.setattr(interpreter, "_validate_np_data_size", is_within_once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_usual_first():
+    """Types are most often those that are wanted, and numbers no constants of Triton's."""
+    unwrap, equal, cast = tl.core._unwrap_if_constexpr, tl.dtype.__eq__, TritonSemantic.cast
+
+    def unwrapped(given):
+        return given if type(given) is tl.tensor else unwrap(given)
+
+    def is_type(self, other):
+        return self is other or equal(self, other)
+
+    def cast_unless_it_is(self, given, to, *more, **named):
+        alike = given.type.scalar is to.scalar
+        return given if alike else cast(self, given, to, *more, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl.core, "_unwrap_if_constexpr", unwrapped)
+        patch.setattr(tl.dtype, "__eq__", is_type)
+        patch.setattr(TritonSemantic, "cast", cast_unless_it_is)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def overflow_seen_by_numpy():
+    """Triton asks of each sum of integers whether it has room, in many steps of its interpreter."""
+    OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+    def has_room(self, lhs, rhs, operation):
+        kind = lhs.type.scalar
+        if kind.int_bitwidth < 64:
+            both = (each.handle.data.astype(np.int64) for each in (lhs, rhs))
+            exact = OPERATIONS[operation.__name__](*both)
+            assert exact.min() >= kind.get_int_min_value(), f"{kind}: {operation.__name__}"
+            assert exact.max() <= kind.get_int_max_value(), f"{kind}: {operation.__name__}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TritonSemantic, "binary_op_sanitize_overflow_impl", has_room)
         yield
 
 

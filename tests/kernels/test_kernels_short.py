@@ -85,6 +85,15 @@ def test_a_few_weights_that_are_not_at_an_end_take_all_that_a_sum_misses(kind, r
             np.testing.assert_allclose(p[solved], q[solved], rtol=0, atol=5e-7)
 
 
+@pytest.mark.parametrize("kind", layout.HAVE_ROUGH)
+@pytest.mark.parametrize(("n", "k"), [(16, 15.75), (20, 19.75), (64, 61.5), (112, 109.5)])
+def test_what_rough_sums_round_shuts_no_threshold_out(kind, n, k, rng):
+    """All but one or two of the weights are next to 1 there: the search would have to have them."""
+    x = rng.standard_normal((20, layout.LANES, n)).astype("f4")
+    solved = [sought(kind, rows, k)[1]["solved"] > 0 for rows in x]
+    assert np.mean(solved) > 0.99
+
+
 @pytest.mark.parametrize("kind", layout.SERVED)
 def test_a_row_has_the_bits_that_it_has_among_others(kind, rng):
     """Rows that take more steps are beside it, and some that are left."""

@@ -125,9 +125,9 @@ one in three may halve the bracket.
 def _search(group, lanes, checked):
     """Evaluate the open rows, and take their steps, until the θ of all is found."""
     kind, size = group.row.kind, group.row.size
-    rough = checked > 0 and kind in layout.ROUGHLY
+    rough = checked > 0 and kind in layout.HAVE_ROUGH
     for r in range(group.count):
-        lanes.roughly[r] = 1.0 if rough and lanes.strange[r] == 0 else 0.0
+        lanes.rough[r] = 1.0 if rough and lanes.strange[r] == 0 else 0.0
     for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
@@ -354,7 +354,7 @@ def _open_again(group, lanes):
 def _is_off(lanes, r):
     """Whether Σp, of float32 numbers, misses k by more than they have to."""
     tails, least = lanes.below[r] + lanes.above[r], min(lanes.weight[r], lanes.k[r])
-    tails = 0.0 if lanes.roughly[r] > 0 else tails
+    tails = 0.0 if lanes.rough[r] > 0 else tails
     return not abs(lanes.total[r] - lanes.k[r]) <= 2 * 2.0**-23 * max(least, tails)
 
 

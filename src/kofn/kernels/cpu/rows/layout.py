@@ -17,7 +17,7 @@ ONE_LOG = (LOGISTIC,)
 """The links whose losses of several entries take one logarithm: G, less z above θ, is that of
 1/(1 − tail).
 """
-ROUGHLY = LINEAR, SQUARE
+HAVE_ROUGH = LINEAR, SQUARE
 """The links with a cheaper evaluation, for a θ that is seen to be right by Σp: `roughly`."""
 KNOWS_OMEGA = with_formula("omega")
 """The links whose Ω compiled code has, so that soft targets need no array code."""
@@ -66,7 +66,7 @@ LANE = np.dtype(
                 *("width", "worth", "leap", "tries", "fresh"),
                 # Whether evaluations may be rough ones: `below` is ΣF then, and `above` and `count`
                 # are 0.
-                "roughly",
+                "rough",
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
                 # entries were kept, 0 if all were; whether p − t stands in the place of p already.
                 *("strange", "few", "compared"),

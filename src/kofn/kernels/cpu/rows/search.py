@@ -79,7 +79,7 @@ def pass_at(row, lanes, which):
 def evaluate(row, lanes):
     """Σ_{F≤½} F, Σ_{F>½} 1 − F, ΣF′, #{F>½}, ΣF″; prepares the row where its anchor has moved."""
     r = row.lane
-    if lanes.roughly[r] > 0:
+    if lanes.rough[r] > 0:
         sums = pass_at(row, lanes, layout.ROUGH)
         lanes.below[r], lanes.above[r], lanes.weight[r] = sums[0], 0.0, sums[1]
         lanes.count[r], lanes.slope[r] = 0.0, sums[2]
@@ -287,8 +287,8 @@ def advance(row, lanes, round_):
     is found the answer's memory holds the row as prepared, unless it is `fresh`.
     """
     r, kind = row.lane, row.kind
-    if lanes.roughly[r] > 0:  # to be evaluated once more where it is
-        lanes.state[r], lanes.roughly[r] = OPEN, 0.0
+    if lanes.rough[r] > 0:  # what follows asks for exact sums
+        lanes.state[r], lanes.rough[r] = OPEN, 0.0
         return
     lanes.strange[r] = 1.0
     temperature, wanted, delta = lanes.temperature[r], lanes.wanted[r], lanes.delta[r]

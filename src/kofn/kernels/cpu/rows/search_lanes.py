@@ -45,6 +45,10 @@ step times ΣF′ of the linear link, times ΣF″ of the square.
 """
 
 
+ROUNDED = 2.0**-16
+"""Of a sum in float32 of up to 512 numbers, more than its rounding: docs/behaviour.md."""
+
+
 @plain
 def begin_all(address, alpha, each):
     """1/T, and α unless there is one of `each` row; lanes are idle until more is known."""
@@ -167,13 +171,16 @@ def advance_all(address, kind, size, round_, checked):
         excess = (count - k) + below - above
         log_odds, step = halley(kind, wanted, lanes.live[r], excess, weight, lanes.slope[r])
         # Links with an end may meet k exactly, where no slope may be left.
-        exact = one_tail & (excess == 0)
-        step = 0.0 if exact else step
+        met = one_tail & (excess == 0)
+        step = 0.0 if met else step
         size_of_step, target = abs(step), delta + step
-        # What the evaluation has shown, which is kept if the step is a usual one.
-        more = excess > 0
-        new_low, new_high = delta if more else low, high if more else delta
-        odds_low, odds_high = log_odds if more else low_odds, high_odds if more else log_odds
+        # What the evaluation has shown, which is kept if the step is a usual one, unless rounding
+        # may have the sign of a rough one.
+        exact = lanes.rough[r] == 0
+        shown = exact | (abs(excess) > ROUNDED * below)
+        more, less = shown & (excess > 0), shown & (excess <= 0)
+        new_low, new_high = delta if more else low, delta if less else high
+        odds_low, odds_high = log_odds if more else low_odds, log_odds if less else high_odds
         half_open = (odds_low != odds_low) | (odds_high != odds_high)
         known = 3 * abs(log_odds) * lanes.worth[r]
         known = leap if leap > known else known
@@ -188,17 +195,15 @@ def advance_all(address, kind, size, round_, checked):
         brief = (size_of_step <= checked) & soft & few_kinks
         near = near | (brief & (lanes.strange[r] == 0))
         # Next to 1, F is rounded: a few slopes would make much of that.
-        roughly = lanes.roughly[r]
-        steep = (roughly == 0) | (2 * weight >= below)
+        steep = exact | (2 * weight >= below)
         near = near & steep
-        lanes.roughly[r] = roughly if steep else 0.0
         last = near & (count == k)
         target = beyond(kind, steps, delta, step, below, above, eps) if last else target
         held = (new_low < target) & (target < new_high) & ((size_of_step <= known) | ~half_open)
         moves = (size_of_step > eps * 1e-3) & (new_high - new_low > eps / 2)
         curved = (count != k) | (tails >= 1) | one_tail
         usual = near | (held & moves & (half_open | freely))
-        usual = usual & (abs(target) <= ANCHORED) & curved & (exact | (excess != 0))
+        usual = usual & (abs(target) <= ANCHORED) & curved & (met | (excess != 0))
         after = is_found if near else is_open
         after = after if usual else is_special
         searching = state == OPEN
@@ -209,6 +214,8 @@ def advance_all(address, kind, size, round_, checked):
         lanes.delta[r] = target if go else delta
         state = after if searching else state
         lanes.state[r] = state
+        # A special lane keeps it for `advance`, which then evaluates once more.
+        lanes.rough[r] = lanes.rough[r] if steep | (state == is_special) else 0.0
         specials += 1 if state == is_special else 0
     never_unroll()
     return specials

@@ -26,12 +26,12 @@ from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.rows.lanes import two_floats
 from kofn.kernels.cpu.rows.layout import (
     COTANGENT,
+    HAVE_ROUGH,
     KEPT,
     LANE,
     LANES,
     OF_USUAL,
     PLANES,
-    ROUGHLY,
     SCORE,
 )
 from kofn.kernels.cpu.rows.search import ANCHORED
@@ -58,7 +58,7 @@ from kofn.kernels.cpu.short.opening import (
 
 BLOCK = 16  # entries whose sums are in the precision of the scores
 FEW = 4  # weights that are added in the precision of the scores: k is held against their sum
-ROUGH, FEWEST = 2, 16  # evaluations at first that are rough ones, of rows of so many entries
+AT_FIRST, FEWEST = 2, 16  # rough evaluations, of rows of so many entries
 MOST = 6  # evaluations of a row: two to four are usual
 LEAST = 2.0**-80  # of ΣF′: with less, tails are next to underflow
 UNSEEN = 2.0**-21
@@ -104,9 +104,9 @@ def usual(kind: int, number: Any) -> Pass:
 def _by_prepared(kind: int, number: Any) -> Pass:
     """Of a link whose entries are prepared: steps of Halley's, as in `advance_all`."""
     size, octaves, softmax = number(0).itemsize, kind in OCTAVES, kind == EXPONENTIAL
-    # Of so few weights, the sum does not tell that one has come to its end on the way.
-    brief = 0.0 if kind in CAPPED else LAST_CHECKED[kind] / 8
-    enough = max(LAST_SINGLE[kind], brief) if size == 4 else LAST_DOUBLE[kind]
+    # Where F ends in a kink, a sum of few weights does not tell that one has come to it on the way.
+    checked = 0.0 if kind in CAPPED else LAST_CHECKED[kind] / 8
+    enough = max(LAST_SINGLE[kind], checked) if size == 4 else LAST_DOUBLE[kind]
     missed, first_by = MISSED_SINGLE if size == 4 else MISSED_DOUBLE, math.e if softmax else 1.0
     rounding = 2.0**-23 if size == 4 else 2.0**-52
 
@@ -237,7 +237,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
     """Of a bounded link: to where a parabola is k, which the linear link's sum is between kinks."""
     straight, size = kind == LINEAR, number(0).itemsize
     missed, enough = (MISSED_SINGLE, LAST_CHECKED[kind]) if size == 4 else (MISSED_DOUBLE, 0.0)
-    has_rough = size == 4 and kind in ROUGHLY
+    has_rough = size == 4 and kind in HAVE_ROUGH
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
@@ -245,7 +245,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
         half, four, unseen = number(0.5), number(4), number(UNSEEN)
         going, near, solved = number(GOING), number(NEAR), number(SOLVED)
         eps = number(2.0**-23 if size == 4 else 2.0**-52)
-        rough = ROUGH if has_rough and n >= FEWEST else 0
+        rough = AT_FIRST if has_rough and n >= FEWEST else 0
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         mine = carray(pointer(lanes + OWN), (len(OF_USUAL), LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
@@ -287,13 +287,14 @@ def _by_distance(kind: int, number: Any) -> Pass:
                     term = own[0, r] - (own[1, r] + own[1, r])
                     sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], term)
                     sums[3, r] += own[1, r]
-            open_, digits = False, round_ >= rough
+            open_, exact = False, round_ >= rough
             for r in range(LANES):
                 k, theta, above, state = row[3, r], place[0, r], sums[3, r], place[3, r]
                 excess = excess_of(sums[5, r], k, sums[0, r], sums[1, r])
                 below, weight = sums[0, r] + above, sums[2, r] + place[4, r]
-                low = theta if excess > zero else place[1, r]
-                high = place[2, r] if excess > zero else theta
+                # Of a rough sum, rounding may have the sign, and shut θ out of the bracket.
+                low = theta if exact & (excess > zero) else place[1, r]
+                high = theta if exact & (excess <= zero) else place[2, r]
                 divisor = weight
                 if not straight:  # to where a parabola is k
                     square = weight * weight - (sums[4, r] + sums[4, r]) * excess
@@ -313,14 +314,13 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 sure = (change <= tolerance) | (still & (far <= unseen))
                 soft = (above > zero) | (sums[5, r] != k)
                 few_kinks = (change <= number(FEW_KINKS)) & (far * sums[4, r] <= number(FEW_KINKS))
-                brief = (far <= number(enough)) & soft & few_kinks & held
-                is_near = (sure | brief) & digits
+                is_near = (sure | ((far <= number(enough)) & soft & few_kinks)) & held & exact
                 right = (soft & (weight > zero)) | ((excess == zero) & (sums[2, r] == zero))
                 moves = state == going
-                row[5, r] += one if moves else zero
+                row[5, r] += one if moves & exact else zero
                 state_then = going if row[5, r] <= number(MOST) else zero
                 state_then = (near if right else zero) if is_near else state_then
-                state_then = zero if digits & (not is_near) & (target == theta) else state_then
+                state_then = zero if exact & (not is_near) & (target == theta) else state_then
                 go = moves & (not is_near)
                 # Near θ, what is left of a step is not rounded to a number of the scores' type.
                 place[5, r] = (step if is_near else zero) if moves else place[5, r]

@@ -270,3 +270,25 @@ def test_calls_that_are_kept_are_few(monkeypatch):
     for n in range(2, 7):
         losses.softmax_loss(torch.zeros(1, n), torch.tensor([0]))
     assert 0 < len(labelled._kept) <= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, t: losses.am_softmax(x, t),
+        lambda x, t: losses.arcface(x, t),
+        lambda x, t: (losses.topk_cross_entropy(x, t, 3),),
+    ],
+)
+def test_scores_of_16_bits_have_the_losses_of_a_wider_copy(loss, dtype):
+    x = torch.linspace(-0.9, 0.9, 40).roll(7).reshape(4, 10).to(dtype).requires_grad_()
+    wide = x.detach().float().requires_grad_()
+    t = torch.tensor([3, 0, 9, 5])
+    (value, *logits), (exact, *others) = loss(x, t), loss(wide, t)
+    assert value.dtype is torch.float32
+    assert torch.equal(value, exact)
+    for mine, other in zip(logits, others, strict=True):
+        assert torch.equal(mine, other.to(dtype))
+    (slope,), (wide_slope,) = torch.autograd.grad(value, x), torch.autograd.grad(exact, wide)
+    assert torch.equal(slope, wide_slope.to(dtype))

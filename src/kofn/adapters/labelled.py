@@ -51,6 +51,13 @@ def reduced(
         return None
     if type(link[0]) is not str or type(link[1]) not in (*NUMBERS, type(None)):
         return None
+    if is_labels and is_narrow(scores) and (margin is not None or not operation.has_slopes):
+        # Of these losses no kernel reads 16-bit scores; a wider copy of them costs far less.
+        wide = reduced(
+            operation, settings, link, scores.float(), target, temperature, dim, None, reduction,
+            None, 0.0, ignore_index, k, margin,
+        )  # fmt: skip
+        return (wide[0], wide[1].to(scores.dtype)) if type(wide) is tuple else wide
     own = is_labels, settings, link, temperature, reduction, ignore_index, k, margin
     key = operation, shape, scores.dtype, dtype, *own
     call: Any = _kept.get(key)
@@ -64,6 +71,11 @@ def reduced(
         return call.applied(scores, target)
     answers = call.answers(scores, target, False)
     return None if answers is None else answers[0]
+
+
+def is_narrow(scores: Any) -> bool:
+    """Return whether the scores are of 16-bit floats."""
+    return bool(scores.is_floating_point() and scores.itemsize == 2)
 
 
 def are_rows(scores: Any, target: Any, dim: Any) -> bool:

@@ -89,7 +89,6 @@ def _object(name: str, level: str, function: Code) -> Path:
     target = _target(platform.triple, *platform.levels[level])
     symbol = function.symbol
     code = machine.for_target(now.translated(function), platform.triple, target)
-    code = machine.with_divisions(code, *platform.levels[level])
     known, made_by = library.name_of(symbol, level), Path(machine.__file__).read_bytes()
     storage = ["dllexport"] if "windows" in platform.triple else []
     parts = code, *platform.levels[level], llvmlite.__version__, *storage
@@ -99,7 +98,7 @@ def _object(name: str, level: str, function: Code) -> Path:
         / f"{known}-{digest(made_by, *(part.encode() for part in parts))}.o"
     )
     if not path.exists():
-        module = machine.optimised(code, symbol, target)
+        module = machine.optimised(code, symbol, target, platform.levels[level])
         if any("dynamic.globals" in each.name for each in module.global_variables):
             raise RuntimeError(f"{symbol} must not read objects of the process that translated it")
         compiled = module.get_function(symbol)

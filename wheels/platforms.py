@@ -13,7 +13,7 @@ from typing import NamedTuple
 X86_64 = {"v2": ("x86-64-v2", ""), "v3": ("x86-64-v3", ""), "v4": ("x86-64-v4", "")}
 """The levels of x86-64, each with a processor and its features for LLVM."""
 AARCH64 = {"": ("generic", "+neon")}
-APPLE = {"": ("apple-m1", "")}
+APPLE = {"": ("apple-m1", "+neon")}
 
 
 class Platform(NamedTuple):

@@ -10,6 +10,7 @@ import torch.utils.checkpoint
 
 import kofn
 from kofn.adapters import kept_kernels, short
+from kofn.kernels.cpu import ready
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
 
@@ -49,11 +50,23 @@ def is_kept(function, x):
     return any(type(each) is not bool for each in short._kept.values())
 
 
+@pytest.fixture
+def _two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_two_threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MAPS)
 def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch):
-    """Rows that a kernel gives up on are among them."""
-    for x in (ROWS.to(dtype), torch.linspace(-2, 3, 150, dtype=dtype).sin().repeat(2, 1)):
+    """Rows that a kernel gives up on are among them, and so many that two threads share them."""
+    long = torch.linspace(-2, 3, 150, dtype=dtype).sin().repeat(2, 1)
+    many = torch.linspace(-2, 99, 48_000, dtype=dtype).sin().reshape(-1, 40)
+    assert len(many) > ready.MOST
+    for x in (ROWS.to(dtype), long, many):
         before = all_of(MAPS[name], x)
         assert is_kept(MAPS[name], x)
         for one, other in zip(before, all_of(MAPS[name], x), strict=True):
@@ -138,8 +151,8 @@ LONG = {
     "forward": lambda: torch.func.jvp(lambda x: kofn.soft_topk(x, 2), (ROWS,), (ROWS,))[1],
     "without entries": lambda: kofn.soft_topk(ROWS[:, :0], 0),
     "without rows": lambda: kofn.soft_topk(ROWS[:0], 2),
-    "long": lambda: kofn.soft_topk(torch.linspace(0, 1, 40_000).reshape(4, -1), 2),
-    "many": lambda: kofn.soft_topk(torch.linspace(0, 1, 4_000).reshape(-1, 2), 1),
+    "long": lambda: kofn.soft_topk(torch.linspace(0, 1, 70_000).reshape(1, -1), 2),
+    "large": lambda: kofn.soft_topk(torch.linspace(0, 1, 1_100_000).reshape(-1, 22), 1),
 }
 
 

@@ -6,7 +6,7 @@ import torch
 
 import kofn
 from kofn.kernels import contract
-from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.rows import launch, layout
 from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import PART
 from pairs import pairwise
@@ -197,8 +197,10 @@ def test_the_number_of_threads_changes_no_bit(rng):
         assert all(torch.equal(a, b) for a, b in zip(answers[0], other, strict=True))
 
 
-SHORT = launch.abreast_up_to()
-AROUND = [1, 2, 7, 8, 9, 15, 16, 17, 33, 64, SHORT - 1, SHORT, SHORT + 1, 200]
+LONGEST = {launch.abreast_up_to(launch.FORWARD, kind) for kind in layout.SERVED}
+AROUND = sorted(
+    {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, *(n + i for n in LONGEST for i in (-1, 0, 1)), 200}
+)
 
 
 def of_all_sorts(n, count, dtype, rng):

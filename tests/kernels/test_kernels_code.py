@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -112,10 +113,67 @@ def test_steps_of_the_search_are_vectors(code):
     } == set()
 
 
+def for_v3(code):
+    """What LLVM makes of a function for registers of 256 bits: intermediate code, instructions."""
+    level = "x86-64-v3", ""
+    machine.know_all_targets()
+    made = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(level[0])
+    module = machine.optimised(now.translated(code), code.symbol, made, level)
+    return str(module), made.emit_assembly(module)
+
+
+@pytest.mark.parametrize("kind", layout.SERVED)
+def test_short_rows_stay_in_registers_of_256_bits(kind):
+    """Sums that were stored and loaded at each entry, and stores under a mask, took half the time.
+
+    One of these is 42 operations of some processors.
+    """
+    text, instructions = for_v3(launch.pass_code("interleaved", "usual", kind, 4))
+    assert len(re.findall(r"= phi <16 x float>", text)) >= 5
+    for name in ("usual", "open_usual"):
+        _, instructions = for_v3(launch.pass_code("interleaved", name, kind, 4))
+        assert not re.findall(r"maskmov[a-z]*\s+%ymm\d+, %ymm\d+, [^%]*\(%", instructions), name
+
+
+# Intrinsics mark the loops of what calls them; in another process, as below.
+LOOPS = """
+import sys
+from kofn.kernels.cpu.compiler.translate import translated
+from kofn.kernels.cpu.runtime import intrinsics, vector_math
+
+def loops(n, a, b):
+    for i in range(n):
+        for j in range(16):
+            if i % 3 == j % 5:
+                a += b
+        for j in range(n):
+            for k in range(16):
+                a += vector_math.exp2(b) if a > b and k % 3 else b
+    for i in range(n):
+        a += b * i
+    intrinsics.never_unroll()
+    intrinsics.{}()
+    return a
+
+print(translated(loops, "qdd", "d", "loops", {{}}))
+"""
+
+
+@pytest.mark.parametrize(("name", "count"), [("at_once", 3), ("sums_at_once", 1)])
+def test_loops_are_known_by_the_way_back_to_their_beginning(name, count):
+    """An `if` inside one, whose blocks stand elsewhere in the function, was taken for another."""
+    command = [sys.executable, "-c", LOOPS.format(name)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    marks = re.findall(r"^!\d+ = distinct !\{(.*)\}", text, re.MULTILINE)
+    assert len(marks) == 5
+    assert sum(mark.count(",") == 2 for mark in marks) == count
+    assert len(set(re.findall(r"!llvm.loop (!\d+)", text))) == 5
+
+
 @pytest.mark.parametrize("level", [*target.LEVELS])
 def test_quotients_are_divisions_where_these_are_the_faster_ones(level):
     code = launch.pass_code("backward", "weigh_rows", contract.LOGISTIC, 4)
-    text = machine.with_divisions(now.translated(code), level, "")
+    text = machine.for_level(now.translated(code), level, "")
     assert ('"reciprocal-estimates"="none"' in text) == (level == "x86-64-v3")
     if level == target.target()[0]:
         assert ("rcp" in machine.assembly(text, code.symbol)) == (level != "x86-64-v3")

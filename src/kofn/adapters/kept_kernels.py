@@ -38,7 +38,7 @@ def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any)
     inner, ready = by_id(link, alpha) if usual else None, kernels.ready()
     if inner is None or ready is None or not x.is_cpu or x.itemsize == 2:
         return None
-    if kind_of(inner) is None or not ready.serves(x.shape):
+    if kind_of(inner) is None or not ready.serves(operation.ready, x.shape):
         return None
     return getattr(ready, operation.ready)(ready.Rows(tuple(x.shape), x.itemsize, k, t, inner))
 
@@ -49,7 +49,7 @@ def again(operation: Operation, rows: Given) -> Any:
     link, make = rows.link, getattr(kernels.ready(), f"{operation.ready}_again", None)
     if make is None or not x.is_cpu or not isinstance(link, BuiltIn):
         return None
-    return make(tuple(x.shape), x.itemsize, link) if kernels.ready().serves(x.shape) else None
+    return make(tuple(x.shape), x.itemsize, link) if kernels.ready().are_few(x.shape) else None
 
 
 def tally(indices: Any, counts: Any) -> bool:
@@ -59,7 +59,7 @@ def tally(indices: Any, counts: Any) -> bool:
         return False
     ready = kernels.ready() if kernels.wanted() else None
     if ready is not None:
-        ready.tally(indices, counts)
+        ready.loads.tally(indices, counts)
     return ready is not None
 
 

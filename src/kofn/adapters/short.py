@@ -1,7 +1,7 @@
-"""Calls on small torch tensors like the tensors of a call before: nothing is checked again.
+"""Calls on torch tensors like the tensors of a call before: nothing is checked again.
 
-What follows from the shape, the dtype and the numbers of such a call takes longer to find than its
-answer does. From the second call on it is kept here.
+What follows from the shape, the dtype and the numbers of such a call takes longer to find than the
+answer of a small one does. From the second call on it is kept here.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _call_of(operation: Operation, given: Given) -> Any:
     if backend is None or given.is_half or any(type(each) is not float for each in numbers):
         return None
     ready = kernels.ready()
-    if not form.n or not ready.serves(x.shape):
+    if not form.n or not ready.serves(operation.ready, x.shape):
         return None
     from kofn.adapters.torch.eager import Call
 

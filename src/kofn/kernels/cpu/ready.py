@@ -1,12 +1,11 @@
-"""Kernels of short calls on torch tensors: one thread, and jobs that are written once but for the
-addresses, which takes longer than to do one of few rows (test_adapters_short.py).
+"""Kernels of calls on torch tensors like those of a call before: their jobs are written once but
+for the addresses, which takes longer than to do one of few rows (test_adapters_short.py).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,13 +19,16 @@ from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, COMPARE, FORWARD, GRAIN, abreast_up_to, plan_of
-from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
+from kofn.kernels.cpu.runtime import native, pool
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, PART, REGISTER
 from kofn.kernels.cpu.runtime.memory import per_row, rooms
 from kofn.links import exponential
 
 MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
+
+LARGE = 1 << 20
+"""Entries of the largest calls that come here: checks are some hundredths of their time."""
 
 AS_ARRAYS = 2
 """Threads of array code that need as long for many tokens as one of choice/loads.py, or longer."""
@@ -45,14 +47,21 @@ class Rows(NamedTuple):
     link: Any
 
 
-def serves(shape: tuple[int, ...]) -> bool:
+def serves(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether the function of that name is for such rows."""
+    if name in ("gates", "gates_back"):
+        return are_few(shape)
+    return 0 < prod(shape) <= LARGE and shape[-1] <= PART
+
+
+def are_few(shape: tuple[int, ...]) -> bool:
     """Return whether rows are so few and short that one thread does them."""
     return 0 < prod(shape) < 2 * min(GRAIN, CHOICES) and prod(shape[:-1]) <= MOST
 
 
 def takes(tokens: tuple[int, ...]) -> bool:
     """Return whether one thread finds what tokens [T, E] require; see choice/loads.py."""
-    return serves(tokens) or torch.get_num_threads() <= AS_ARRAYS
+    return are_few(tokens) or torch.get_num_threads() <= AS_ARRAYS
 
 
 def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
@@ -117,14 +126,15 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
     """
     (*batch, n), size, dense = rows.shape, rows.size, target.ndim == len(rows.shape)
     count, in_bytes, alpha = prod(batch), target.itemsize == 1, rows.link.alpha or 0.0
-    short, kind = n <= abreast_up_to(), kind_of(rows.link)
+    kind = kind_of(rows.link)
     assert kind is not None  # the caller has asked for kernels
+    short = n <= abreast_up_to(COMPARE, kind)
     if dense and kind not in layout.KNOWS_OMEGA:
         return None
     which, jobs = layout.G if dense else layout.LABELS, []
     for answers in (short, True):
         plan = plan_of(COMPARE, kind, size, n, dense, answers, False, in_bytes)
-        jobs.append((plan, *_words_of(rows, plan, kind)))
+        jobs.append((plan, *_words_of(rows, plan, kind, count)))
         jobs[-1][1][layout.BYTES] = in_bytes
     jobs[True][1][layout.SHARE] = share if share > 1 else 0
 
@@ -232,20 +242,6 @@ def gates_back(rows: Rows) -> Callable[..., Tensor]:
     return found
 
 
-@cache
-def _tally() -> Callable[..., Any]:
-    return native.function(code_of("tally", 4))
-
-
-def tally(indices: Tensor, counts: Tensor) -> None:
-    """Add to counts how often they are named."""
-    job = _NO_JOB[:]
-    job[COUNT] = job[CHUNK] = indices.numel()
-    job[mixed.X], job[mixed.INDICES] = indices.data_ptr(), counts.data_ptr()
-    job[mixed.N] = len(counts)
-    _tally()(job.buffer_info()[0], 0, 0.0, True)
-
-
 class _Part(NamedTuple):
     """A kernel that another one calls."""
 
@@ -321,16 +317,16 @@ def _rows_part(rows: Rows, answers: bool, back: bool = False) -> Any:
     n, size, kind = rows.shape[-1], rows.size, kind_of(rows.link)
     assert kind is not None  # the caller has asked for kernels
     plan = plan_of(AFTER if back else FORWARD, kind, size, n, back, answers, not back)
-    words, kept = _words_of(rows, plan, kind)
+    words, kept = _words_of(rows, plan, kind, min(prod(rows.shape[:-1]), MOST))
     return _Part(plan.address, words, plan.width, (*kept, plan))
 
 
-def _words_of(rows: Rows, plan: Any, kind: int) -> tuple[array[int], Any]:
-    """Return the words of a job but for the addresses of arrays; and k and T, which are kept."""
+def _words_of(rows: Rows, plan: Any, kind: int, kept: int) -> tuple[array[int], Any]:
+    """Return the words of a job but for the addresses of arrays; and k and T, `kept` times."""
     (*batch, n), size, words = rows.shape, rows.size, array("q", bytes(8 * layout.WORDS))
     count = prod(batch)
-    k, words[layout.K] = per_row(rows.k, _UNUSED, count, size)
-    temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, count, size)
+    k, words[layout.K] = per_row(rows.k, _UNUSED, kept, size)
+    temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, kept, size)
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
     words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.PASSES] = plan.passes_at
@@ -342,20 +338,35 @@ def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., boo
     part = _rows_part(rows, answers, back)
     words, plan, count = part.words, part.kept[2], prod(rows.shape[:-1])
     run, width, cleared = plan.run, plan.width, plan.cleared
-    more, low, alpha = 2 * count, count * rows.size, rows.link.alpha or 0.0
+    low, alpha = count * rows.size, rows.link.alpha or 0.0
+    single, are_kept = prod(rows.shape) < 2 * GRAIN, count <= MOST
+    more, letter = 2 * count, "f" if rows.size == 4 else "d"
 
     def work(
         x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int,
         per_row: Any = None, _: Any = part,
     ) -> bool:  # fmt: skip
-        own, scratch = rooms(1, width, more, cleared)
-        job, high, one = words[:], theta.data_ptr(), scratch + 8 * width
+        crew = 1 if single else min(torch.get_num_threads(), count)
+        job, high, made = words[:], theta.data_ptr(), None
+        own, scratch = rooms(crew, width, more if are_kept or per_row else 0, cleared)
         job[layout.X], job[layout.G], job[layout.OUT] = x.data_ptr(), cotangents_at, answers_at
         job[layout.HI], job[layout.LO] = high, high + low
-        job[layout.ONE], job[layout.TWO] = one, one + low
+        if are_kept or per_row:
+            job[layout.ONE] = one = scratch + 8 * crew * width
+            job[layout.TWO] = one + low
         if per_row:  # the addresses of k and T
             job[layout.K], job[layout.TEMPERATURE] = per_row
-        run(job.buffer_info()[0], scratch, alpha, True)
+        elif not are_kept:  # nobody reads those of a row after what is written over them
+            made = array(letter, (rows.k,)) * count, array(letter, (rows.temperature,)) * count
+            job[layout.K], job[layout.TEMPERATURE] = (each.buffer_info()[0] for each in made)
+            job[layout.ONE], job[layout.TWO] = job[layout.K], job[layout.TEMPERATURE]
+        first = job.buffer_info()[0]
+        if crew == 1:
+            run(first, scratch, alpha, True)
+        else:
+            arguments = ((first, scratch + 8 * width * i, alpha, i == 0) for i in range(crew))
+            works = [(run, each) for each in arguments]
+            pool.together(x, works, (job, own, made, x, theta, part))
         return job[layout.GIVEN_UP] != 0 and own is not None
 
     return work
@@ -368,10 +379,16 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     room = mixed.room_of_choices(n, number, rows.size)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
 
+    single = prod(rows.shape) < 2 * CHOICES
+
     def work(x: Tensor, out: Tensor) -> None:
-        own, job = rooms(1, room, cleared=()), words[:]
+        job = words[:]
         job[5], job[7] = x.data_ptr(), out.data_ptr()
-        run(job.buffer_info()[0], own[1], number, True)
+        if single:
+            own = rooms(1, room, cleared=())
+            run(job.buffer_info()[0], own[1], number, True)
+        else:
+            pool.work_on(x, CHOICES, run, job, room, number, out, cleared=())
 
     return work
 

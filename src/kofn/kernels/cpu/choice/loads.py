@@ -1,12 +1,14 @@
-"""What tokens require of the bias of experts: one thread, on tensors, by required.py or binned.py
-(test_nn_router_quantile_limits.py).
+"""What tokens require of the bias of experts, by required.py or binned.py, and how often each is
+chosen: one thread, on tensors (test_nn_router_quantile_limits.py).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import cache
 from math import ceil, floor
+from typing import Any
 
 from torch import Tensor
 
@@ -85,3 +87,17 @@ def _words(count: int, n: int, k: int) -> array[int]:
     words[COUNT] = words[CHUNK] = count
     words[layout.N], words[layout.K] = n, k
     return words
+
+
+@cache
+def _tally() -> Callable[..., Any]:
+    return native.function(code_of("tally", 4))
+
+
+def tally(indices: Tensor, counts: Tensor) -> None:
+    """Add to counts how often they are named."""
+    job = array("q", bytes(8 * layout.MIXTURE_WORDS))
+    job[COUNT] = job[CHUNK] = indices.numel()
+    job[layout.X], job[layout.INDICES] = indices.data_ptr(), counts.data_ptr()
+    job[layout.N] = len(counts)
+    _tally()(job.buffer_info()[0], 0, 0.0, True)

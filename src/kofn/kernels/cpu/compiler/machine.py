@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import re
 import sys
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from kofn.kernels.cpu.compiler import target as processor
+from kofn.kernels.cpu.runtime.layout import ASKED
 
 _engines: list[Any] = []  # the code in use is theirs
 
@@ -45,14 +47,48 @@ def for_target(text: str, triple: str, target: Any) -> str:
 _WIDE = '"prefer-vector-width"="512"'
 
 
-def with_divisions(text: str, cpu: str, features: str) -> str:
-    """Return a module whose quotients are divisions where these are the faster ones.
+def for_level(text: str, cpu: str, features: str) -> str:
+    """Return a module with the answers to what it asks about its processor.
 
-    In registers of 256 bits a division of eight numbers costs less than the processor's estimate of
-    1/b with its four further operations, which wait for each other. In others it does not.
+    Its quotients become divisions where these are the faster ones: in registers of 256 bits a
+    division of eight numbers costs less than the processor's estimate of 1/b with its four further
+    operations, which wait for each other. In others it does not.
     """
-    halves = cpu == "x86-64-v3" or ("+avx2" in features and "+avx512f" not in features)
-    return text.replace(_WIDE, f'{_WIDE} "reciprocal-estimates"="none"') if halves else text
+    has = _features(cpu, features)
+    for name, needed in ASKED.items():
+        answer = "true" if needed & has else "false"
+        body = f"define internal i1 @{name}() alwaysinline {{ ret i1 {answer} }}"
+        text = re.sub(rf"declare i1 @{name}\(\)[^\n]*", body, text)
+    rule = f'{_WIDE} "reciprocal-estimates"="none"'
+    return text.replace(_WIDE, rule) if _has_halves(has) else text
+
+
+def _features(cpu: str, features: str) -> set[str]:
+    named = {each[1:] for each in features.split(",") if each.startswith("+")}
+    return named | {*processor.LEVELS.get(cpu, ())}
+
+
+def _has_halves(features: set[str]) -> bool:
+    """Whether the widest registers have 256 bits."""
+    return "avx2" in features and "avx512f" not in features
+
+
+def without_masks(text: str) -> str:
+    """Return a module that stores what it has chosen between two values as any other.
+
+    If one is what the place holds already, LLVM makes a store under a mask of it: with registers of
+    256 bits 42 operations of some processors. A value that is frozen it takes as it is.
+    """
+    chosen = {*re.findall(r"^ *(%[\w.]+) = select <", text, re.MULTILINE)}
+    number = itertools.count()
+
+    def frozen(found: re.Match[str]) -> str:
+        kind, value = found.groups()
+        name = f"%kept.{next(number)}"
+        again = f"  {name} = freeze {kind} {value}\n  store {kind} {name},"
+        return again if value in chosen else found.group()
+
+    return re.sub(r"^ *store (<[^>]+>) (%[\w.]+),", frozen, text, flags=re.MULTILINE)
 
 
 def _target_machine() -> Any:
@@ -85,11 +121,12 @@ def native(text: str, symbol: str) -> bytes:
     return "\n".join(elsewhere).encode() + b"\0" + _target_machine().emit_object(module)
 
 
-def optimised(text: str, symbol: str, machine: Any = None) -> Any:
+def optimised(
+    text: str, symbol: str, machine: Any = None, level: tuple[str, str] | None = None
+) -> Any:
     """Return a module as a processor should have it, by default this machine's."""
-    if machine is None:
-        machine, text = _target_machine(), with_divisions(text, *processor.target())
-    module = llvm.parse_assembly(text)
+    machine, (cpu, features) = machine or _target_machine(), level or processor.target()
+    module = llvm.parse_assembly(for_level(text, cpu, features))
     hide(module, symbol)
     # Loops in the form that LLVM vectorises, before anything is unrolled.
     passes, builder = _passes(machine)
@@ -99,6 +136,8 @@ def optimised(text: str, symbol: str, machine: Any = None) -> Any:
     passes.run(module, builder)
     passes, builder = _passes(machine)
     passes.run(module, builder)
+    if _has_halves(_features(cpu, features)):
+        module = llvm.parse_assembly(without_masks(str(module)))
     return module
 
 

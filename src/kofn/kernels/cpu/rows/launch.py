@@ -29,8 +29,7 @@ from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
 
-_WORDS = REGISTER // 8
-_NOTHING = array("q", bytes(8 * layout.WORDS))
+_WORDS, _NOTHING = REGISTER // 8, array("q", bytes(8 * layout.WORDS))
 
 FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
@@ -48,9 +47,10 @@ HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in i
 
 
 @cache
-def abreast_up_to(code: Any = None) -> int:
+def abreast_up_to(code: Any, kind: int) -> int:
     """Return how many entries the longest rows have that `code` computes abreast here."""
-    return layout.SHORT_BACK if code is AFTER else layout.SHORT[native.has_wide_vectors()]
+    forward = layout.SHORT if native.has_wide_vectors() else layout.short_in_halves(kind)
+    return layout.SHORT_BACK if code is AFTER else forward
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -69,7 +69,7 @@ def passes_of(
     """
     if not isinstance(code, Code):
         return code.codes(kind, size)
-    short, names = n <= abreast_up_to(code), tuple[str, ...]()
+    short, names = n <= abreast_up_to(code, kind), tuple[str, ...]()
 
     def each(module: str, names: tuple[str, ...]) -> list[Code]:
         return [pass_code(module, name, kind, size) for name in names]
@@ -195,7 +195,7 @@ def losses(
     if known is not None:
         residual, theta = known
     else:
-        wanted = wanted or (x.shape[-1] <= abreast_up_to() and not likely)
+        wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
         residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
     numbers = theta, dense, residual, two, labels, likely, None, three
@@ -267,7 +267,7 @@ def plan_of(
     code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
-    single, short = max(size, 4), n <= abreast_up_to(code)
+    single, short = max(size, 4), n <= abreast_up_to(code, kind)
     keeps = is_bounded(kind) and not short and n <= PART
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2

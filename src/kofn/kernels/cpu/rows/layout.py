@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import LINEAR, LOGISTIC, SQUARE, with_formula
+from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, with_formula
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
 SERVED = with_formula("tail", "density", "quantile")
@@ -27,10 +27,17 @@ SERVES_OWN = True
 
 LANES = 16
 
-SHORT = {True: 128, False: 64}
-"""Rows of so many entries are computed abreast, where vectors are of 512 bits and elsewhere: there
-a column takes two registers, or four, and the sums of a pass do not stay in all that there are.
-"""
+SHORT = 128
+"""Rows of so many entries are computed abreast, where vectors are of 512 bits."""
+
+
+def short_in_halves(kind: int) -> int:
+    """The same elsewhere, where a column takes two registers, or four: by links, as not all have
+    their sums in those that there are.
+    """
+    return {LINEAR: 128, LOGISTIC: 128, LAPLACE: 128, NORMAL: 64}.get(kind, 96)
+
+
 SHORT_BACK = 31
 """The same of the backward pass, which has no steps that rows would share: of two vectors of 512
 bits, or four of 256, rows are faster one after another.

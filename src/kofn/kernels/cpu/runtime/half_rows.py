@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from kofn.arrays.kinds import LEAST_IN_PLAY
 from kofn.kernels.cpu.runtime import layout
-from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer, run
+from kofn.kernels.cpu.runtime.intrinsics import asked, call, fetch_add, pointer, run
 from kofn.kernels.cpu.runtime.shares import CHUNK, COUNT, DONE, NEXT, served
 from kofn.kernels.cpu.runtime.split_row import leaving, pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
@@ -85,7 +85,11 @@ def _widened(kind: int) -> Any:
     def widened(typingctx, pattern):
         def codegen(context, builder, signature, arguments):
             bits = _CONVERSIONS[kind][0](builder, builder.zext(arguments[0], _I32))
-            return builder.bitcast(bits, _FLOAT)
+            value = builder.bitcast(bits, _FLOAT)
+            if layout.HALF_TYPES[kind] != "float16":
+                return value
+            at_once = builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), _FLOAT)
+            return builder.select(asked(builder, "kofn_converts_halves"), at_once, value)
 
         return types.float32(types.uint16), codegen
 
@@ -99,7 +103,11 @@ def _narrowed(kind: int) -> Any:
     def narrowed(typingctx, x):
         def codegen(context, builder, signature, arguments):
             bits = _CONVERSIONS[kind][1](builder, builder.bitcast(arguments[0], _I32))
-            return builder.trunc(bits, _I16)
+            pattern = builder.trunc(bits, _I16)
+            if layout.HALF_TYPES[kind] != "float16":
+                return pattern
+            at_once = builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), _I16)
+            return builder.select(asked(builder, "kofn_converts_halves"), at_once, pattern)
 
         return types.uint16(types.float32), codegen
 

@@ -4,6 +4,7 @@ tuples of sums, and a few vectors that stay in registers or are turned over ther
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from llvmlite import ir
@@ -25,6 +26,26 @@ def pointer(typingctx, address):
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(address), codegen
+
+
+@intrinsic
+def either(typingctx, condition, a, b):
+    """a where the condition holds, else b, as one operation on both.
+
+    Of an `if` whose other side is what a place holds already, LLVM makes a store under a mask: some
+    processors with registers of 256 bits take ten cycles for one.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        return builder.select(*arguments)
+
+    return a(types.boolean, a, a), codegen
+
+
+def asked(builder: Any, name: str) -> Any:
+    """Ask about the processor that code is compiled for: see layout.ASKED."""
+    kind = ir.FunctionType(ir.IntType(1), [])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
 
 
 @intrinsic
@@ -164,43 +185,42 @@ def _turning(register: int) -> Any:
 
     Numbers are of the type of `like`, rows so many bytes apart; none after the `last` is read, nor,
     in the copy, written: those are the last once more, or get lost. In registers: four rounds of
-    exchanges where memory would be passed over 256 times.
+    exchanges where memory would be passed over 256 times; where a vector of REGISTER bytes is two
+    registers, by quarters, which stay in these.
     """
 
     @intrinsic
     def turn(typingctx, like, source, step, last, into, into_step, into_last):
+        size = like.bitwidth // 8
+        width = register // size
+
         def codegen(context, builder, signature, arguments):
             number = context.get_value_type(signature.args[0])
-            width = 8 * register // signature.args[0].bitwidth
-            vector, word = ir.VectorType(number, width), ir.IntType(64)
-            align = register // width
-
-            def places(first, step, last):
-                for i in map(word, range(width)):
-                    row = builder.select(builder.icmp_signed("<", i, last), i, last)
-                    place = builder.add(first, builder.mul(row, step))
-                    yield builder.inttoptr(place, vector.as_pointer())
-
             _, source, step, last, into, into_step, into_last = arguments
-            rows = [builder.load(at, align=align) for at in places(source, step, last)]
-            apart = width // 2
-            while apart:
-                # Exchange the entries that are out of place by one bit of row and column.
-                low = [j if j & apart == 0 else j - apart + width for j in range(width)]
-                high = [j + apart if j & apart == 0 else j + width for j in range(width)]
-                masks = [
-                    ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)
-                ]
-                for i in range(width):
-                    if i & apart == 0:
-                        pair = rows[i], rows[i + apart]
-                        rows[i], rows[i + apart] = (
-                            builder.shuffle_vector(*pair, mask) for mask in masks
-                        )
-                apart //= 2
-            # The last row itself comes after what has its place for want of one.
-            for row, at in reversed([*zip(rows, places(into, into_step, into_last), strict=True)]):
-                builder.store(row, at, align=align)
+
+            def part(width: int, row: int = 0, column: int = 0) -> None:
+                """Copy the square of that width whose first row and column these are."""
+
+                def beyond(address: Any, by: Any, row: int, column: int) -> Any:
+                    rows = builder.mul(ir.Constant(by.type, row), by)
+                    return builder.add(address, builder.add(rows, by.type(column * size)))
+
+                of, to = beyond(source, step, row, column), beyond(into, into_step, column, row)
+                left, room = (
+                    builder.sub(each, each.type(by))
+                    for each, by in ((last, row), (into_last, column))
+                )
+                _turned(builder, number, width, size, (of, step, left), (to, into_step, room))
+
+            if register < REGISTER:
+                part(width)
+                return context.get_dummy_value()
+            with builder.if_else(asked(builder, "kofn_wide_registers")) as (wide, others):
+                with wide:
+                    part(width)
+                with others:  # the last row after what takes its place for want of one
+                    for row, column in itertools.product((0, width // 2), (width // 2, 0)):
+                        part(width // 2, row, column)
             return context.get_dummy_value()
 
         return types.none(like, *(types.int64,) * 6), codegen
@@ -208,7 +228,69 @@ def _turning(register: int) -> Any:
     return turn
 
 
+def _turned(builder: Any, number: Any, width: int, size: int, of: Any, to: Any) -> None:
+    """Turn a square in registers; `of` and `to` are an address, a step and the last row each."""
+    vector, align = ir.VectorType(number, width), size
+
+    def places(first: Any, step: Any, last: Any) -> Any:
+        for i in map(ir.IntType(64), range(width)):
+            row = builder.select(builder.icmp_signed("<", i, last), i, last)
+            yield builder.inttoptr(builder.add(first, builder.mul(row, step)), vector.as_pointer())
+
+    rows = [builder.load(at, align=align) for at in places(*of)]
+    apart = width // 2
+    while apart:
+        # Exchange the entries that are out of place by one bit of row and column.
+        low = [j if j & apart == 0 else j - apart + width for j in range(width)]
+        high = [j + apart if j & apart == 0 else j + width for j in range(width)]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)]
+        for i in range(width):
+            if i & apart == 0:
+                pair = rows[i], rows[i + apart]
+                rows[i], rows[i + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+        apart //= 2
+    # The last row itself comes after what has its place for want of one.
+    for row, at in reversed([*zip(rows, places(*to), strict=True)]):
+        builder.store(row, at, align=align)
+
+
 turn, turn_half = _turning(REGISTER), _turning(REGISTER // 2)
+
+
+def _loops(function: Any) -> dict[Any, set[Any]]:
+    """Return the loops of a function whose blocks end so far: the last block of each, and all."""
+    follow: dict[Any, list[Any]] = {}
+    before: dict[Any, list[Any]] = {each: [] for each in function.blocks}
+    for each in function.blocks:
+        ways = each.terminator.operands if each.is_terminated else []
+        follow[each] = [other for other in ways if isinstance(other, ir.Block)]
+        for other in follow[each]:
+            before[other].append(each)
+    found, entered = {}, set()
+    for root in function.blocks:  # the first one has no end yet
+        path, left = [root] * (root not in entered), [iter(follow[root])] * (root not in entered)
+        while path:
+            entered.add(path[-1])
+            other = next(left[-1], None)
+            if other is None:
+                path.pop(), left.pop()
+            elif other in path:  # back to where one is inside of
+                found[path[-1]] = _between(other, path[-1], before)
+            elif other not in entered:
+                path.append(other)
+                left.append(iter(follow[other]))
+    return found
+
+
+def _between(first: Any, last: Any, before: dict[Any, list[Any]]) -> set[Any]:
+    """Return the blocks on the ways from one to another, both included."""
+    found, left = {first}, [last]
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += before[each]
+    return found
 
 
 @intrinsic
@@ -220,45 +302,49 @@ def never_unroll(typingctx):
     """
 
     def codegen(context, builder, signature, arguments):
-        module, seen = builder.module, set()
+        module = builder.module
         hint = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
-        for block in builder.function.blocks:
-            seen.add(block)
-            if isinstance(block.terminator, ir.Branch) and seen & {*block.terminator.operands}:
-                # A loop is known by a list that begins with itself.
-                name = str(len(module.metadata))
-                itself = ir.MDValue(module, [hint], name)
-                itself.operands = (itself, hint)
-                block.terminator.set_metadata("llvm.loop", itself)
+        for last in _loops(builder.function):
+            # A loop is known by a list that begins with itself.
+            name = str(len(module.metadata))
+            itself = ir.MDValue(module, [hint], name)
+            itself.operands = (itself, hint)
+            last.terminator.set_metadata("llvm.loop", itself)
         return context.get_dummy_value()
 
     return types.none(), codegen
 
 
-@intrinsic
-def at_once(typingctx):
-    """Called after `never_unroll` where all innermost loops are over 16 lanes: each becomes
-    operations on one vector, whatever registers that takes, and sums stay in these.
+def _at_once(within: int) -> Any:
+    """Return an intrinsic that is called after `never_unroll` where all innermost loops within so
+    many others are over 16 lanes: each becomes operations on one vector, whatever registers that
+    takes, and sums stay in these.
 
     Otherwise a loop remains where a register does not hold all lanes, which stores every sum and
-    loads it again. Not where there are so many sums that they do not stay in registers either.
+    loads it again. Not where there are so many sums that they do not stay in registers either, nor
+    where conditions are combined: those of two registers would be packed into one, and unpacked.
     """
 
-    def codegen(context, builder, signature, arguments):
-        module, blocks, ends = builder.module, builder.function.blocks, {}
-        width = ir.MetaDataString(module, "llvm.loop.vectorize.width"), ir.IntType(32)(16)
-        hint, places = module.add_metadata(width), {each: i for i, each in enumerate(blocks)}
-        for place, block in enumerate(blocks):
-            if block.is_terminated and "llvm.loop" in block.terminator.metadata:
-                to = block.terminator.operands
-                ends[place] = min(places[each] for each in to if each in places)
-        for end, begin in ends.items():
-            if not any(begin < other and last < end for last, other in ends.items()):
-                loop = blocks[end].terminator.metadata["llvm.loop"]
-                loop.operands = (*loop.operands, hint)
-        return context.get_dummy_value()
+    @intrinsic
+    def hinting(typingctx):
+        def codegen(context, builder, signature, arguments):
+            module, loops = builder.module, _loops(builder.function)
+            width = ir.MetaDataString(module, "llvm.loop.vectorize.width"), ir.IntType(32)(16)
+            hint = module.add_metadata(width)
+            for last, blocks in loops.items():
+                inside = sum(other in blocks for other in loops) - 1
+                outside = sum(last in others for others in loops.values()) - 1
+                if inside == 0 and outside >= within:
+                    loop = last.terminator.metadata["llvm.loop"]
+                    loop.operands = (*loop.operands, hint)
+            return context.get_dummy_value()
 
-    return types.none(), codegen
+        return types.none(), codegen
+
+    return hinting
+
+
+at_once, sums_at_once = _at_once(0), _at_once(2)
 
 
 def _compared(how: str) -> Any:

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 REGISTER = 64  # bytes of the widest vector
+ASKED = {
+    "kofn_wide_registers": {"avx512f"},
+    "kofn_converts_halves": {"f16c", "neon"},
+}
+"""What code may ask about the processor that it is compiled for, by functions that return an answer
+known then: the features of which one is needed for a yes.
+"""
+
 AT_ONCE = 64  # numbers that are compared at once: a bit of a word for each
 
 # The first integers of a job: the next row, how many are done, how many there are, and how many are

@@ -36,7 +36,14 @@ from kofn.kernels.cpu.rows.layout import (
 )
 from kofn.kernels.cpu.rows.search import ANCHORED
 from kofn.kernels.cpu.rows.search_lanes import FEW_KINKS, MISSED_DOUBLE, MISSED_SINGLE
-from kofn.kernels.cpu.runtime.intrinsics import VECTORS, at_once, never_unroll, pointer, vectors
+from kofn.kernels.cpu.runtime.intrinsics import (
+    VECTORS,
+    either,
+    never_unroll,
+    pointer,
+    sums_at_once,
+    vectors,
+)
 from kofn.kernels.cpu.runtime.vector_math import LOG2_E, exp2, inline, log, widest_vectors
 from kofn.kernels.cpu.short.opening import (
     ANCHOR,
@@ -158,7 +165,7 @@ def _by_prepared(kind: int, number: Any) -> Pass:
                 excess, weight = excess_of(sums[3, r], k, sums[0, r], sums[1, r]), sums[2, r]
                 _, step = halley(kind, k, number(n), excess, weight, sums[4, r])
                 low, high = place[3, r], place[4, r]
-                low, high = delta if excess > zero else low, high if excess > zero else delta
+                low, high = either(excess > zero, delta, low), either(excess > zero, high, delta)
                 target = delta + step
                 least, tails = weight if weight < k else k, sums[0, r] + (sums[5, r] + sums[5, r])
                 tolerance = eps * (least if least > four * tails else four * tails)
@@ -175,16 +182,14 @@ def _by_prepared(kind: int, number: Any) -> Pass:
                 moves = state == going
                 place[5, r] += one if moves else zero
                 limit = limit_of(sure, number(missed) * k, eps, least, tails)
-                place[6, r] = limit if moves else place[6, r]
+                place[6, r] = either(moves, limit, place[6, r])
                 held = held & (place[5, r] <= number(MOST))
-                place[0, r] = new if moves & held else by
-                place[1, r] = target if moves & held else delta
-                place[3, r], place[4, r] = (
-                    low if moves else place[3, r],
-                    high if moves else place[4, r],
-                )
+                place[0, r] = either(moves & held, new, by)
+                place[1, r] = either(moves & held, target, delta)
+                place[3, r] = either(moves, low, place[3, r])
+                place[4, r] = either(moves, high, place[4, r])
                 state_then = (near if is_near else going) if held else zero
-                state = state_then if moves else state
+                state = either(moves, state_then, state)
                 place[2, r] = state
                 open_ |= state == going
             if open_:
@@ -208,8 +213,7 @@ def _by_prepared(kind: int, number: Any) -> Pass:
                 k, state = row[0, r], place[2, r]
                 missing = excess_of(zero, k, sums[0, r], sums[1, r])
                 off = abs(missing) > place[6, r]
-                state_then = going if off else solved
-                after = state_then if state == near else state
+                after = either(state == near, going if off else solved, state)
                 place[2, r] = after
                 again += 1 if after == going else 0
             if again == 0:
@@ -228,7 +232,7 @@ def _by_prepared(kind: int, number: Any) -> Pass:
             into.solved_hi[r], into.solved_lo[r] = hi, lo
             into.hi[r], into.lo[r] = hi, lo
         never_unroll()
-        at_once()
+        sums_at_once()
 
     return one_pass
 
@@ -243,6 +247,7 @@ def _by_distance(kind: int, number: Any) -> Pass:
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
         half, four, unseen = number(0.5), number(4), number(UNSEEN)
+        beyond = number(math.inf)
         going, near, solved = number(GOING), number(NEAR), number(SOLVED)
         eps = number(2.0**-23 if size == 4 else 2.0**-52)
         rough = AT_FIRST if has_rough and n >= FEWEST else 0
@@ -287,14 +292,15 @@ def _by_distance(kind: int, number: Any) -> Pass:
                     term = own[0, r] - (own[1, r] + own[1, r])
                     sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], term)
                     sums[3, r] += own[1, r]
-            open_, exact = False, round_ >= rough
+            open_, exact = False, one if round_ >= rough else zero
+            # Of a rough sum, rounding may have the sign, and shut θ out of the bracket.
+            from_, up_to = (zero, zero) if round_ >= rough else (beyond, -beyond)
             for r in range(LANES):
                 k, theta, above, state = row[3, r], place[0, r], sums[3, r], place[3, r]
                 excess = excess_of(sums[5, r], k, sums[0, r], sums[1, r])
                 below, weight = sums[0, r] + above, sums[2, r] + place[4, r]
-                # Of a rough sum, rounding may have the sign, and shut θ out of the bracket.
-                low = theta if exact & (excess > zero) else place[1, r]
-                high = theta if exact & (excess <= zero) else place[2, r]
+                low = either(excess > from_, theta, place[1, r])
+                high = either(excess <= up_to, theta, place[2, r])
                 divisor = weight
                 if not straight:  # to where a parabola is k
                     square = weight * weight - (sums[4, r] + sums[4, r]) * excess
@@ -314,25 +320,26 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 sure = (change <= tolerance) | (still & (far <= unseen))
                 soft = (above > zero) | (sums[5, r] != k)
                 few_kinks = (change <= number(FEW_KINKS)) & (far * sums[4, r] <= number(FEW_KINKS))
-                is_near = (sure | ((far <= number(enough)) & soft & few_kinks)) & held & exact
+                is_near = (
+                    (sure | ((far <= number(enough)) & soft & few_kinks)) & held & (exact > zero)
+                )
                 right = (soft & (weight > zero)) | ((excess == zero) & (sums[2, r] == zero))
                 moves = state == going
-                row[5, r] += one if moves & exact else zero
+                row[5, r] += exact if moves else zero
                 state_then = going if row[5, r] <= number(MOST) else zero
                 state_then = (near if right else zero) if is_near else state_then
-                state_then = zero if exact & (not is_near) & (target == theta) else state_then
+                stays = (exact > zero) & (target == theta)
+                state_then = zero if stays & (not is_near) else state_then
                 go = moves & (not is_near)
                 # Near θ, what is left of a step is not rounded to a number of the scores' type.
-                place[5, r] = (step if is_near else zero) if moves else place[5, r]
+                place[5, r] = either(moves, step if is_near else zero, place[5, r])
                 limit = limit_of(sure, number(missed) * k, eps, least, below + above)
-                row[6, r] = limit if moves else row[6, r]
-                place[0, r] = target if go else theta
-                place[1, r], place[2, r] = (
-                    low if moves else place[1, r],
-                    high if moves else place[2, r],
-                )
-                place[4, r] = zero if go else place[4, r]
-                state = state_then if moves else state
+                row[6, r] = either(moves, limit, row[6, r])
+                place[0, r] = either(go, target, theta)
+                place[1, r] = either(moves, low, place[1, r])
+                place[2, r] = either(moves, high, place[2, r])
+                place[4, r] = either(go, zero, place[4, r])
+                state = either(moves, state_then, state)
                 place[3, r] = state
                 open_ |= state == going
             if open_:
@@ -358,10 +365,8 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 k, state, theta, moved = row[3, r], place[3, r], place[0, r], place[6, r]
                 missing = excess_of(zero, k, sums[0, r], sums[1, r])
                 off = abs(missing) > row[6, r]
-                state_then = going if off else solved
-                after = state_then if state == near else state
-                theta = moved if after == going else theta
-                place[0, r], place[3, r] = theta, after
+                after = either(state == near, going if off else solved, state)
+                place[0, r], place[3, r] = either(after == going, moved, theta), after
                 again += 1 if after == going else 0
             if again == 0:
                 break
@@ -373,6 +378,6 @@ def _by_distance(kind: int, number: Any) -> Pass:
             into.solved_hi[r], into.solved_lo[r] = mine[ANCHOR, r], mine[BY, r]
             into.hi[r], into.lo[r] = mine[ANCHOR, r], mine[BY, r]
         never_unroll()
-        at_once()
+        sums_at_once()
 
     return one_pass

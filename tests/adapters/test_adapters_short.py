@@ -1,5 +1,6 @@
 """Short calls that were made before: their answers, their frames, and what goes the long way."""
 
+import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,9 @@ import torch.utils.checkpoint
 
 import kofn
 from kofn.adapters import kept_kernels, short
-from kofn.kernels.cpu import ready
+from kofn.kernels.cpu import kept_jobs
+from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu.runtime.layout import PART
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
 
@@ -58,15 +61,19 @@ def _two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("_two_threads")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", MAPS)
+KEPT = [
+    pytest.param(name, dtype, id=f"{name}-{str(dtype)[6:]}")
+    for name in MAPS
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    if dtype.itemsize > 2 or name != "hard"
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), KEPT)
 def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch):
-    """Rows that a kernel gives up on are among them, and so many that two threads share them."""
-    long = torch.linspace(-2, 3, 150, dtype=dtype).sin().repeat(2, 1)
-    many = torch.linspace(-2, 99, 48_000, dtype=dtype).sin().reshape(-1, 40)
-    assert len(many) > ready.MOST
-    for x in (ROWS.to(dtype), long, many):
+    """Rows that a kernel gives up on are among them."""
+    for each in (ROWS, torch.linspace(-2, 3, 150).sin().repeat(2, 1)):
+        x = each.to(dtype)
         before = all_of(MAPS[name], x)
         assert is_kept(MAPS[name], x)
         for one, other in zip(before, all_of(MAPS[name], x), strict=True):
@@ -75,6 +82,26 @@ def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch)
             patch.setattr(short, "answer", lambda *_: None)
             for one, other in zip(before, all_of(MAPS[name], x), strict=True):
                 assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize(("name", "dtype"), KEPT)
+@pytest.mark.parametrize("shape", [(1100, 30), (1, 66_000)], ids=["rows", "a row"])
+def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch):
+    """Two threads share so many rows, or one that is so long."""
+    count = math.prod(shape)
+    assert (shape[0] > kept_jobs.MOST and count > 2 * launch.GRAIN) or count > PART
+    x = torch.linspace(-2, 99, count).sin().reshape(shape).to(dtype).requires_grad_()
+    found = []
+    for threads in (1, 2, 2):
+        torch.set_num_threads(threads)
+        assert is_kept(MAPS[name], x.detach())
+        p = MAPS[name](x)
+        found.append((p, *torch.autograd.grad(p, x, x.detach().cos())))
+    monkeypatch.setattr(short, "answer", lambda *_: None)
+    p = MAPS[name](x)
+    for each in (*found[1:], (p, *torch.autograd.grad(p, x, x.detach().cos()))):
+        assert all(map(torch.equal, each, found[0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -145,13 +172,12 @@ LONG = {
     "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
     "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
     "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS), 2),
-    "half precision": lambda: kofn.soft_topk(ROWS.half(), 2),
+    "half precision": lambda: kofn.soft_topk(ROWS.half(), 2, hard=True),
     "mapped over": lambda: torch.vmap(lambda x: kofn.soft_topk(x, 2))(ROWS),
     "differentiated": lambda: torch.func.grad(lambda x: kofn.soft_topk(x, 2)[0, 0])(ROWS),
     "forward": lambda: torch.func.jvp(lambda x: kofn.soft_topk(x, 2), (ROWS,), (ROWS,))[1],
     "without entries": lambda: kofn.soft_topk(ROWS[:, :0], 0),
     "without rows": lambda: kofn.soft_topk(ROWS[:0], 2),
-    "long": lambda: kofn.soft_topk(torch.linspace(0, 1, 70_000).reshape(1, -1), 2),
     "large": lambda: kofn.soft_topk(torch.linspace(0, 1, 1_100_000).reshape(-1, 22), 1),
 }
 

@@ -36,11 +36,12 @@ def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) 
 def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:
     usual = type(k) is type(t) is float and type(alpha) in (float, type(None))
     inner, ready = by_id(link, alpha) if usual else None, kernels.ready()
-    if inner is None or ready is None or not x.is_cpu or x.itemsize == 2:
+    if inner is None or ready is None or not x.is_cpu:
         return None
-    if kind_of(inner) is None or not ready.serves(operation.ready, x.shape):
+    if kind_of(inner) is None or not ready.serves(operation.ready, x.shape, x.itemsize):
         return None
-    return getattr(ready, operation.ready)(ready.Rows(tuple(x.shape), x.itemsize, k, t, inner))
+    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, inner, x.dtype)
+    return getattr(ready, operation.ready)(rows)
 
 
 def again(operation: Operation, rows: Given) -> Any:

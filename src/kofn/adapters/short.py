@@ -120,14 +120,14 @@ def _call_of(operation: Operation, given: Given) -> Any:
     x, k, t, link, form, _ = given
     backend = kernels.serving_of("rows", x, "torch", link, operation.offered)
     numbers = k, t, 0.0 if link.alpha is None else link.alpha
-    if backend is None or given.is_half or any(type(each) is not float for each in numbers):
+    if backend is None or any(type(each) is not float for each in numbers):
         return None
     ready = kernels.ready()
-    if not form.n or not ready.serves(operation.ready, x.shape):
+    if not form.n or not ready.serves(operation.ready, x.shape, x.itemsize):
         return None
     from kofn.adapters.torch.eager import Call
 
-    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, link)
+    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, link, x.dtype)
     there, back = (getattr(ready, each.ready)(rows) for each in (operation, *operation.back))
     left = operation.of.without_tensors(given)
     return Call(operation, _run, backend, left, (), 0, 1, there, back)

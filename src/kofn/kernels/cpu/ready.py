@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,15 +17,14 @@ from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice import loads as loads
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
 from kofn.kernels.cpu.choice.launch import code_of
+from kofn.kernels.cpu.kept_jobs import MOST, Part, on_rows, part_of, words_of
+from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.launch import AFTER, COMPARE, FORWARD, GRAIN, abreast_up_to, plan_of
+from kofn.kernels.cpu.rows.launch import COMPARE, GRAIN, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, PART, REGISTER
-from kofn.kernels.cpu.runtime.memory import per_row, rooms
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
+from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
-
-MOST = 1024
-"""Rows for which k and the temperature are kept as arrays."""
 
 LARGE = 1 << 20
 """Entries of the largest calls that come here: checks are some hundredths of their time."""
@@ -33,25 +32,14 @@ LARGE = 1 << 20
 AS_ARRAYS = 2
 """Threads of array code that need as long for many tokens as one of choice/loads.py, or longer."""
 
-_UNUSED: Any = None
 _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
 
-class Rows(NamedTuple):
-    """Rows of one shape, with one k and temperature. They are packed, and no tensor is changed."""
-
-    shape: tuple[int, ...]
-    size: int  # bytes of a number
-    k: float
-    temperature: float
-    link: Any
-
-
-def serves(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether the function of that name is for such rows."""
-    if name in ("gates", "gates_back"):
-        return are_few(shape)
-    return 0 < prod(shape) <= LARGE and shape[-1] <= PART
+def serves(name: str, shape: tuple[int, ...], size: int) -> bool:
+    """Return whether the function of that name is for such rows of numbers of so many bytes."""
+    if size == 2 and name not in ("weights", "gradients"):
+        return False
+    return are_few(shape) if name in ("gates", "gates_back") else 0 < prod(shape) <= LARGE
 
 
 def are_few(shape: tuple[int, ...]) -> bool:
@@ -66,7 +54,7 @@ def takes(tokens: tuple[int, ...]) -> bool:
 
 def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the function of scores that returns weights, θ, and whether a row was given up."""
-    find, pair, empty_like = _of_rows(rows, True), _pair(rows), torch.empty_like
+    find, pair, empty_like = on_rows(rows, True), _pair(rows), torch.empty_like
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
         p, theta = empty_like(x), empty_like(pair)
@@ -80,7 +68,7 @@ class weights_again:
 
     def __init__(self, shape: tuple[int, ...], size: int, link: Any) -> None:
         rows = Rows(shape, size, 0.0, 1.0, link)
-        self._find, self._pair = _of_rows(rows, True), _pair(rows)
+        self._find, self._pair = on_rows(rows, True), _pair(rows)
 
     def weights(
         self, x: Tensor, k: Tensor, temperature: Tensor, *_: Any
@@ -93,7 +81,7 @@ class weights_again:
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
-    find, choose, pair = _of_rows(rows, False), _of_choice(rows), _pair(rows)
+    find, choose, pair = on_rows(rows, False), _of_choice(rows), _pair(rows)
     empty_like = torch.empty_like
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
@@ -106,7 +94,7 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
 
 def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return the function of scores, cotangents of weights, and θ, that returns those of scores."""
-    pull_back = _of_rows(rows, True, back=True)
+    pull_back = on_rows(rows, True, back=True)
 
     def found(x: Tensor, cotangent: Tensor, theta: Tensor) -> Tensor:
         cotangent, slopes = cotangent.resolve_neg().contiguous(), torch.empty_like(x)
@@ -134,7 +122,7 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
     which, jobs = layout.G if dense else layout.LABELS, []
     for answers in (short, True):
         plan = plan_of(COMPARE, kind, size, n, dense, answers, False, in_bytes)
-        jobs.append((plan, *_words_of(rows, plan, kind, count)))
+        jobs.append((plan, *words_of(rows, plan, kind, count)))
         jobs[-1][1][layout.BYTES] = in_bytes
     jobs[True][1][layout.SHARE] = share if share > 1 else 0
 
@@ -165,7 +153,7 @@ def gates(rows: Rows) -> Callable[..., tuple[Any, ...]]:
     for this, and nothing is counted, where a row was given up or has a NaN.
     """
     few, count, k, n = _few(rows), prod(rows.shape[:-1]), int(rows.k), rows.shape[-1]
-    parts = _largest_part(rows), _rows_part(rows, False), _rows_part(few, True)
+    parts = _largest_part(rows), part_of(rows, False), part_of(few, True)
     words = _joined(rows, *parts)
     own_room = parts[0].width
     if n <= mixed.FEW:
@@ -212,7 +200,7 @@ def gates(rows: Rows) -> Callable[..., tuple[Any, ...]]:
 def gates_back(rows: Rows) -> Callable[..., Tensor]:
     """Return the function that returns the cotangent of scores from that of the gates."""
     few, count, k = _few(rows), prod(rows.shape[:-1]), int(rows.k)
-    parts = _rows_part(rows, True, True), _rows_part(few, True, True)
+    parts = part_of(rows, True, True), part_of(few, True, True)
     words, apart = _joined(rows, *parts), count * rows.size
     width, of_own = max(part.width for part in parts), k * apart
     of_spread = count * rows.shape[-1] * rows.size
@@ -242,16 +230,7 @@ def gates_back(rows: Rows) -> Callable[..., Tensor]:
     return found
 
 
-class _Part(NamedTuple):
-    """A kernel that another one calls."""
-
-    address: int
-    words: array[int]  # of its job
-    width: int  # words of memory
-    kept: Any  # whose addresses are in the words
-
-
-def _joined(rows: Rows, *parts: _Part) -> array[int]:
+def _joined(rows: Rows, *parts: Part) -> array[int]:
     """Return the words of a job of mixture.py, and after them those of its parts."""
     words, count = _NO_JOB[:], prod(rows.shape[:-1])
     words[COUNT] = words[CHUNK] = count
@@ -268,7 +247,7 @@ _LARGEST_JOB, _WEIGHTS_JOB, _SHARES_JOB = (place + 1 for place in _PLACES)
 _LARGEST_ROOM, _WEIGHTS_ROOM, _SHARES_ROOM = (place + 2 for place in _PLACES)
 
 
-def _starts(parts: tuple[_Part, ...]) -> list[int]:
+def _starts(parts: tuple[Part, ...]) -> list[int]:
     """Return where the job of each part begins."""
     starts = [mixed.MIXTURE_WORDS]
     for part in parts[:-1]:
@@ -303,73 +282,13 @@ def _like(shape: tuple[int, ...], size: int) -> Tensor:
 
 def _pair(rows: Rows) -> Tensor:
     """Return such a tensor with two numbers per row."""
-    return _like((2, *rows.shape[:-1]), rows.size)
+    return _like((2, *rows.shape[:-1]), max(rows.size, 4))
 
 
 def _few(rows: Rows) -> Rows:
     """Return the rows of a softmax of the k largest."""
     shape = (*rows.shape[:-1], int(rows.k))
     return Rows(shape, rows.size, 1.0, 1.0, exponential.inner)
-
-
-def _rows_part(rows: Rows, answers: bool, back: bool = False) -> Any:
-    """Return a kernel of rows, of which only addresses are to be written, as launch.deal has it."""
-    n, size, kind = rows.shape[-1], rows.size, kind_of(rows.link)
-    assert kind is not None  # the caller has asked for kernels
-    plan = plan_of(AFTER if back else FORWARD, kind, size, n, back, answers, not back)
-    words, kept = _words_of(rows, plan, kind, min(prod(rows.shape[:-1]), MOST))
-    return _Part(plan.address, words, plan.width, (*kept, plan))
-
-
-def _words_of(rows: Rows, plan: Any, kind: int, kept: int) -> tuple[array[int], Any]:
-    """Return the words of a job but for the addresses of arrays; and k and T, `kept` times."""
-    (*batch, n), size, words = rows.shape, rows.size, array("q", bytes(8 * layout.WORDS))
-    count = prod(batch)
-    k, words[layout.K] = per_row(rows.k, _UNUSED, kept, size)
-    temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, kept, size)
-    words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
-    words[layout.PASSES] = plan.passes_at
-    return words, (k, temperature)
-
-
-def _of_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool]:
-    """Return work(x, θ, address of answers or 0, address of cotangents or 0), as launch.deal."""
-    part = _rows_part(rows, answers, back)
-    words, plan, count = part.words, part.kept[2], prod(rows.shape[:-1])
-    run, width, cleared = plan.run, plan.width, plan.cleared
-    low, alpha = count * rows.size, rows.link.alpha or 0.0
-    single, are_kept = prod(rows.shape) < 2 * GRAIN, count <= MOST
-    more, letter = 2 * count, "f" if rows.size == 4 else "d"
-
-    def work(
-        x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int,
-        per_row: Any = None, _: Any = part,
-    ) -> bool:  # fmt: skip
-        crew = 1 if single else min(torch.get_num_threads(), count)
-        job, high, made = words[:], theta.data_ptr(), None
-        own, scratch = rooms(crew, width, more if are_kept or per_row else 0, cleared)
-        job[layout.X], job[layout.G], job[layout.OUT] = x.data_ptr(), cotangents_at, answers_at
-        job[layout.HI], job[layout.LO] = high, high + low
-        if are_kept or per_row:
-            job[layout.ONE] = one = scratch + 8 * crew * width
-            job[layout.TWO] = one + low
-        if per_row:  # the addresses of k and T
-            job[layout.K], job[layout.TEMPERATURE] = per_row
-        elif not are_kept:  # nobody reads those of a row after what is written over them
-            made = array(letter, (rows.k,)) * count, array(letter, (rows.temperature,)) * count
-            job[layout.K], job[layout.TEMPERATURE] = (each.buffer_info()[0] for each in made)
-            job[layout.ONE], job[layout.TWO] = job[layout.K], job[layout.TEMPERATURE]
-        first = job.buffer_info()[0]
-        if crew == 1:
-            run(first, scratch, alpha, True)
-        else:
-            arguments = ((first, scratch + 8 * width * i, alpha, i == 0) for i in range(crew))
-            works = [(run, each) for each in arguments]
-            pool.together(x, works, (job, own, made, x, theta, part))
-        return job[layout.GIVEN_UP] != 0 and own is not None
-
-    return work
 
 
 def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
@@ -393,9 +312,9 @@ def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     return work
 
 
-def _largest_part(rows: Rows) -> _Part:
+def _largest_part(rows: Rows) -> Part:
     """Return the kernel of the indices of the k largest, as choice.launch.largest has it."""
     (*batch, n), k = rows.shape, int(rows.k)
     words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, k, 0, 0, OF_SCORES))
     at = native.address(code_of("largest", rows.size))
-    return _Part(at, words, mixed.room_of(n, k), None)
+    return Part(at, words, mixed.room_of(n, k), None)

@@ -359,7 +359,7 @@ def deal(
     job, run, kept = words, plan.run, None
     if room is not None:
         plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
-        job, kept = _job_of_halves(plans, room, words, (x, cotangent, out), shared)
+        job, kept = halves_of(plans, room, words, (x, cotangent, out), shared)
         run = native.function(half.DRIVER)
     first = job.buffer_info()[0]
     if crew == 1:
@@ -372,7 +372,7 @@ def deal(
     return job[layout.GIVEN_UP] != 0
 
 
-def _job_of_halves(
+def halves_of(
     plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
 ) -> tuple[array[int], Any]:
     """The job of 16-bit numbers, from the job of all rows as if they were float32 already.

@@ -78,8 +78,11 @@ def on_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool
     single, are_kept, lone = n * count < 2 * GRAIN, count <= MOST, n <= PART
     run, width, assist = plan.run, plan.width, native.function(ASSIST)
     if is_half:
-        wrapped = _Halves(rows, plan, words, answers, back)
-        run, width = native.function(half.DRIVER), wrapped.width
+        like, entries = halves_like(rows), n * min(plan.chunk, count)
+        room = half.room_of(plan.width, layout.WORDS, entries, 3 if back else 2)
+        arrays = like, like if back else None, like if answers else None
+        wrapped = Halves(*halves_of([plan], room, words, arrays, 0))
+        run, width = native.function(half.DRIVER), room.width
 
     def work(
         x: Tensor, theta: Tensor, answers_at: int, cotangents_at: int,
@@ -103,7 +106,7 @@ def on_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool
             job[layout.ONE], job[layout.TWO] = job[layout.K], job[layout.TEMPERATURE]
         shares = scratch + 8 * plan.room if team else 0
         if is_half:
-            job, inner = wrapped.around(job, shares)
+            job, inner = wrapped.around(job, x.data_ptr(), answers_at, cotangents_at, shares)
         else:
             job[layout.TEAM], inner = shares, None
         first = job.buffer_info()[0]
@@ -118,23 +121,23 @@ def on_rows(rows: Rows, answers: bool, back: bool = False) -> Callable[..., bool
     return work
 
 
-class _Halves:
+class Halves:
     """The job that has rows of 16-bit numbers worked on as float32, around the job of these."""
 
-    def __init__(self, rows: Rows, plan: Any, words: array[int], answers: bool, back: bool) -> None:
-        n, count = rows.shape[-1], prod(rows.shape[:-1])
-        entries = n * min(plan.chunk, count)
-        room = half.room_of(plan.width, layout.WORDS, entries, 3 if back else 2)
-        like = torch.empty((0, n), dtype=rows.dtype, device="cpu")
-        arrays = like, like if back else None, like if answers else None
-        self._job, (self._table, self._kept) = halves_of([plan], room, words, arrays, 0)
-        self.width = room.width
+    def __init__(self, job: array[int], kept: Any) -> None:
+        self._job, (self._table, self._kept) = job, kept
 
-    def around(self, words: array[int], team: int) -> tuple[array[int], Any]:
-        """Return it, and what it refers to."""
+    def around(
+        self, words: array[int], x: int, out: int, cotangents: int = 0, team: int = 0
+    ) -> tuple[array[int], Any]:
+        """Return it for arrays at these addresses, and what it refers to."""
         job, table = self._job[:], self._table[:]
         table[shared.START] = words.buffer_info()[0]
         job[shared.TEAM], job[shared.TABLE] = team, table.buffer_info()[0]
-        job[shared.SCORES], job[shared.ANSWERS] = words[layout.X], words[layout.OUT]
-        job[shared.COTANGENTS] = words[layout.G]
+        job[shared.SCORES], job[shared.ANSWERS], job[shared.COTANGENTS] = x, out, cotangents
         return job, (words, table)
+
+
+def halves_like(rows: Rows) -> Tensor:
+    """Return a tensor of such rows, of which there are none."""
+    return torch.empty((0, rows.shape[-1]), dtype=rows.dtype, device="cpu")

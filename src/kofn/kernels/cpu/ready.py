@@ -16,13 +16,22 @@ from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice import loads as loads
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
-from kofn.kernels.cpu.choice.launch import code_of
-from kofn.kernels.cpu.kept_jobs import MOST, Part, on_rows, part_of, words_of
+from kofn.kernels.cpu.choice.launch import chunk_of, code_of, halves_of
+from kofn.kernels.cpu.kept_jobs import (
+    MOST,
+    Halves,
+    Part,
+    halves_like,
+    on_rows,
+    part_of,
+    words_of,
+)
 from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, GRAIN, abreast_up_to, plan_of
-from kofn.kernels.cpu.runtime import native, pool
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
+from kofn.kernels.cpu.runtime import half, native, pool
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, HEAD, REGISTER
+from kofn.kernels.cpu.runtime.layout import room as team_room
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -37,7 +46,7 @@ _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
 def serves(name: str, shape: tuple[int, ...], size: int) -> bool:
     """Return whether the function of that name is for such rows of numbers of so many bytes."""
-    if size == 2 and name not in ("weights", "gradients"):
+    if size == 2 and name not in ("weights", "hard_weights", "gradients"):
         return False
     return are_few(shape) if name in ("gates", "gates_back") else 0 < prod(shape) <= LARGE
 
@@ -293,21 +302,27 @@ def _few(rows: Rows) -> Rows:
 
 def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
     """Return work(x, answers), as choice.launch.hard."""
-    (*batch, n), number = rows.shape, rows.k
-    run = native.function(code_of("choices", rows.size))
-    room = mixed.room_of_choices(n, number, rows.size)
-    words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, 0, 0))
-
+    (*batch, n), number, is_half = rows.shape, rows.k, rows.size == 2
+    code = code_of("choices", max(rows.size, 4))
+    run, room = native.function(code), mixed.room_of_choices(n, number, max(rows.size, 4))
+    words = array("q", (0, 0, prod(batch), chunk_of(n, is_half), n, 0, 0, 0))
+    cleared: tuple[range, ...] = ()
     single = prod(rows.shape) < 2 * CHOICES
+    if is_half:
+        cleared = (range(room, room + min(HEAD, team_room(n))),)
+        *halves, room = halves_of(code, words, halves_like(rows), room)
+        wrapped, run = Halves(*halves), native.function(half.DRIVER)
 
     def work(x: Tensor, out: Tensor) -> None:
-        job = words[:]
+        job, kept = words[:], None
         job[5], job[7] = x.data_ptr(), out.data_ptr()
+        if is_half:
+            job, kept = wrapped.around(job, job[5], job[7])
         if single:
-            own = rooms(1, room, cleared=())
+            own = rooms(1, room, cleared=cleared)
             run(job.buffer_info()[0], own[1], number, True)
         else:
-            pool.work_on(x, CHOICES, run, job, room, number, out, cleared=())
+            pool.work_on(x, CHOICES, run, job, room, number, (kept, out), cleared=cleared)
 
     return work
 

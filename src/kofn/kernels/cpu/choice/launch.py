@@ -220,21 +220,23 @@ def offer(
     if count == 0:
         return
     code = code_of(name, max(x.itemsize, 4), kind)
-    grain, together = HALF_GRAIN if half.is_half(x) else GRAIN, ROWS if n <= ABREAST else 1
-    chunk = max(together, grain // n // together * together)
-    words = array("q", (0, 0, count, chunk, n, *places))
+    words = array("q", (0, 0, count, chunk_of(n, half.is_half(x)), n, *places))
     job, run, kept = words, native.function(code), None
     if half.is_half(x):
         if cleared is not None:  # a team counts from 0
             cleared = *cleared, range(room, room + min(HEAD, team_room(n)))
-        job, kept, room = _job_of_halves(code, words, x, room)
+        job, kept, room = halves_of(code, words, x, room)
         run = native.function(half.DRIVER)
     pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep), cleared)
 
 
-def _job_of_halves(
-    code: Code, words: array[int], x: Array, room: int
-) -> tuple[array[int], Any, int]:
+def chunk_of(n: int, is_half: bool) -> int:
+    """Return how many rows a thread takes at once."""
+    grain, together = HALF_GRAIN if is_half else GRAIN, ROWS if n <= ABREAST else 1
+    return max(together, grain // n // together * together)
+
+
+def halves_of(code: Code, words: array[int], x: Array, room: int) -> tuple[array[int], Any, int]:
     """The job of 16-bit numbers, what it refers to, and a thread's room in words.
 
     How its words change from one block to the next: the answers of `choices` are rounded, the ones

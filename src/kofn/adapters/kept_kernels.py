@@ -1,5 +1,5 @@
-"""Kernels of short calls on torch tensors, kept by the shape; autograd knows nothing of them
-(test_adapters_short.py, test_nn_router_quantile_limits.py).
+"""Kernels of calls like earlier ones on torch tensors, kept by the shape; autograd knows nothing of
+them (test_adapters_short.py, test_nn_router_quantile_limits.py).
 """
 
 from __future__ import annotations

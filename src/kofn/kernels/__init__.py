@@ -342,7 +342,7 @@ def named() -> Any:
 
 
 def ready() -> Any:
-    """Return the kernels of short calls on tensors in main memory; see cpu/ready.py."""
+    """Return the kernels of calls like earlier ones on tensors in main memory; see cpu/ready.py."""
     return module(f"{cpu.__name__}.ready")
 
 

@@ -209,7 +209,7 @@ class Operation:
     closed: Operation | None = None
     """The same by array code with a way back in closed form, for eager torch without kernels."""
     ready: str = ""
-    """The function of kernels/cpu/ready.py that makes its kernel for short calls."""
+    """The function of kernels/cpu/ready.py that makes its kernel for calls like earlier ones."""
     functions: str = ""
     """The public functions that it answers, for the table of what has kernels."""
     lacks: Mapping[str, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ class Call(NamedTuple):
     settings: Sequence[Any]
     arrays: int  # how many there are; they stand before the tensors of the rows
     tensors: int  # of these and of the rows
-    # The kernels of a short call, if it is one: see adapters/short.py.
+    # The kernels of a call like an earlier one, if it is: see adapters/short.py.
     ready: Callable[..., tuple[Tensor, Tensor, bool]] | None = None
     ready_back: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 

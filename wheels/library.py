@@ -86,19 +86,20 @@ def _codes() -> list[Code]:
 def _object(name: str, level: str, function: Code) -> Path:
     """Return a function compiled for a level, as a file."""
     platform = PLATFORMS[name]
-    target = _target(platform.triple, *platform.levels[level])
+    level_of = platform.levels[level]
+    target = _target(platform.triple, *level_of)
     symbol = function.symbol
     code = machine.for_target(now.translated(function), platform.triple, target)
     known, made_by = library.name_of(symbol, level), Path(machine.__file__).read_bytes()
     storage = ["dllexport"] if "windows" in platform.triple else []
-    parts = code, *platform.levels[level], llvmlite.__version__, *storage
+    parts = machine.for_level(code, *level_of), *level_of, llvmlite.__version__, *storage
     path = (
         OBJECTS
         / platform.triple
         / f"{known}-{digest(made_by, *(part.encode() for part in parts))}.o"
     )
     if not path.exists():
-        module = machine.optimised(code, symbol, target, platform.levels[level])
+        module = machine.optimised(code, symbol, machine.Target(target, *level_of))
         if any("dynamic.globals" in each.name for each in module.global_variables):
             raise RuntimeError(f"{symbol} must not read objects of the process that translated it")
         compiled = module.get_function(symbol)

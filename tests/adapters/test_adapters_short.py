@@ -1,4 +1,4 @@
-"""Short calls that were made before: their answers, their frames, and what goes the long way."""
+"""Calls that were made before: their answers, their frames, and what goes the long way."""
 
 import math
 import sys
@@ -11,8 +11,7 @@ import torch.utils.checkpoint
 
 import kofn
 from kofn.adapters import kept_kernels, short
-from kofn.kernels.cpu import kept_jobs
-from kofn.kernels.cpu.rows import launch
+from kofn.kernels.cpu import jobs, kept_jobs
 from kofn.kernels.cpu.runtime.layout import PART
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
@@ -89,7 +88,7 @@ def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch)
 def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch):
     """Two threads share so many rows, or one that is so long."""
     count = math.prod(shape)
-    assert (shape[0] > kept_jobs.MOST and count > 2 * launch.GRAIN) or count > PART
+    assert (shape[0] > kept_jobs.MOST and count > 2 * jobs.GRAIN) or count > PART
     x = torch.linspace(-2, 99, count).sin().reshape(shape).to(dtype).requires_grad_()
     found = []
     for threads in (1, 2, 2):

@@ -40,7 +40,7 @@ def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any)
         return None
     if kind_of(inner) is None or not ready.serves(operation.ready, x.shape, x.itemsize):
         return None
-    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, inner, x.dtype)
+    rows = ready.Rows(tuple(x.shape), x.dtype, k, t, inner)
     return getattr(ready, operation.ready)(rows)
 
 
@@ -50,7 +50,7 @@ def again(operation: Operation, rows: Given) -> Any:
     link, make = rows.link, getattr(kernels.ready(), f"{operation.ready}_again", None)
     if make is None or not x.is_cpu or not isinstance(link, BuiltIn):
         return None
-    return make(tuple(x.shape), x.itemsize, link) if kernels.ready().are_few(x.shape) else None
+    return make(tuple(x.shape), x.dtype, link) if kernels.ready().are_few(x.shape) else None
 
 
 def tally(indices: Any, counts: Any) -> bool:

@@ -123,7 +123,7 @@ def _call_of(
     if scores.itemsize > 2 and math.prod(shape[:-1]) <= ready.MOST:
         # Products with powers of 2 have no rounding, whatever comes first.
         share = count if temperature == 1 and count & (count - 1) == 0 else 1
-        rows = ready.Rows(tuple(shape), scores.itemsize, *map(float, given[1:3]), given.link)
+        rows = ready.Rows(tuple(shape), scores.dtype, *map(float, given[1:3]), given.link)
         each = ready.losses(rows, target, share)
     share = 1 if each is None else share
     return make(operation, together, backend, left, settings, count, each, share)

@@ -116,7 +116,7 @@ def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) 
 
 
 def _call_of(operation: Operation, given: Given) -> Any:
-    """Return a Call for such arguments, or None if they do not make a short one."""
+    """Return a Call for such arguments, or None if there is none."""
     x, k, t, link, form, _ = given
     backend = kernels.serving_of("rows", x, "torch", link, operation.offered)
     numbers = k, t, 0.0 if link.alpha is None else link.alpha
@@ -127,7 +127,7 @@ def _call_of(operation: Operation, given: Given) -> Any:
         return None
     from kofn.adapters.torch.eager import Call
 
-    rows = ready.Rows(tuple(x.shape), x.itemsize, k, t, link, x.dtype)
+    rows = ready.Rows(tuple(x.shape), x.dtype, k, t, link)
     there, back = (getattr(ready, each.ready)(rows) for each in (operation, *operation.back))
     left = operation.of.without_tensors(given)
     return Call(operation, _run, backend, left, (), 0, 1, there, back)

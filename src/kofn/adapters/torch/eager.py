@@ -93,7 +93,7 @@ class _Recorded(torch.autograd.Function):
         if call.ready_back is not None and not again:
             return None, call.ready_back(saved[0], cotangent, saved[1])
         rows = operation.of.with_tensors(call.rows, saved[call.arrays : count])
-        if count == 1 and operation.is_direct and not again:  # most calls, and the short ones
+        if count == 1 and operation.is_direct and not again:  # most calls
             in_scores = call.run(operation.back[0], call.backend, rows, cotangent, *saved[1:])
             return None, in_scores[0] if type(in_scores) is tuple else in_scores
         tensors, kept, wanted = saved[:count], saved[count:], ctx.needs_input_grad[1:]

@@ -107,7 +107,7 @@ class Plan:
 
 
 def _shortly(operation: Operation, *arguments: Any) -> tuple[Tensor, Tensor] | None:
-    """Return the answers of operators on few short rows, for numbers that are the same in all."""
+    """Return the answers of operators by kept kernels, for numbers that are those of all rows."""
     *tensors, k, every_k, t, every_t, link, alpha = arguments
     if k is not None or t is not None:
         return None

@@ -16,22 +16,23 @@ from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice import loads as loads
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
-from kofn.kernels.cpu.choice.launch import chunk_of, code_of, halves_of
+from kofn.kernels.cpu.choice.launch import chunk_of, code_of, offer
+from kofn.kernels.cpu.jobs import GRAIN
 from kofn.kernels.cpu.kept_jobs import (
     MOST,
-    Halves,
     Part,
-    halves_like,
-    on_rows,
+    back_on,
+    forward_on,
+    like_of,
+    pair_of,
     part_of,
     words_of,
 )
 from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.launch import COMPARE, GRAIN, abreast_up_to, plan_of
-from kofn.kernels.cpu.runtime import half, native, pool
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, HEAD, REGISTER
-from kofn.kernels.cpu.runtime.layout import room as team_room
+from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
+from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -46,9 +47,9 @@ _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
 def serves(name: str, shape: tuple[int, ...], size: int) -> bool:
     """Return whether the function of that name is for such rows of numbers of so many bytes."""
-    if size == 2 and name not in ("weights", "hard_weights", "gradients"):
-        return False
-    return are_few(shape) if name in ("gates", "gates_back") else 0 < prod(shape) <= LARGE
+    if name == "gates":
+        return size > 2 and are_few(shape)
+    return 0 < prod(shape) <= LARGE
 
 
 def are_few(shape: tuple[int, ...]) -> bool:
@@ -61,56 +62,53 @@ def takes(tokens: tuple[int, ...]) -> bool:
     return are_few(tokens) or torch.get_num_threads() <= AS_ARRAYS
 
 
-def weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
+def weights(rows: Rows) -> Callable[..., tuple[Tensor, Tensor, bool]]:
     """Return the function of scores that returns weights, θ, and whether a row was given up."""
-    find, pair, empty_like = on_rows(rows, True), _pair(rows), torch.empty_like
-
-    def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
-        p, theta = empty_like(x), empty_like(pair)
-        return p, theta, find(x, theta, p.data_ptr(), 0)
-
-    return found
+    return forward_on(rows, True)
 
 
 class weights_again:
     """Kernels of one shape for weights alone, with arrays of k and T: a search looks many times."""
 
-    def __init__(self, shape: tuple[int, ...], size: int, link: Any) -> None:
-        rows = Rows(shape, size, 0.0, 1.0, link)
-        self._find, self._pair = on_rows(rows, True), _pair(rows)
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, link: Any) -> None:
+        self._found = forward_on(Rows(shape, dtype, 0.0, 1.0, link), True)
 
     def weights(
         self, x: Tensor, k: Tensor, temperature: Tensor, *_: Any
     ) -> tuple[Tensor, Tensor, bool]:
         """Return weights, θ, and whether a row was given up."""
         x, k, t = x.contiguous(), k.contiguous(), temperature.contiguous()
-        p, theta = torch.empty_like(x), torch.empty_like(self._pair)
-        return p, theta, self._find(x, theta, p.data_ptr(), 0, (k.data_ptr(), t.data_ptr()))
+        return self._found(x, False, (k.data_ptr(), t.data_ptr()))
 
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
-    find, choose, pair = on_rows(rows, False), _of_choice(rows), _pair(rows)
-    empty_like = torch.empty_like
+    (*batch, n), number, size = rows.shape, rows.k, max(rows.size, 4)
+    find, pair, empty_like = forward_on(rows, False), pair_of(rows), torch.empty_like
+    run, room = native.function(code_of("choices", size)), mixed.room_of_choices(n, number, size)
+    words = array("q", (0, 0, prod(batch), chunk_of(n), n, 0, 0, 0))
+    few = prod(rows.shape) < 2 * CHOICES and rows.size > 2
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
-        chosen, theta = empty_like(x), empty_like(pair)
-        choose(x, chosen)
-        return chosen, theta, learned and find(x, theta, 0, 0)
+        chosen = empty_like(x)
+        if few:
+            own, job = rooms(1, room, cleared=()), words[:]
+            job[5], job[7] = x.data_ptr(), chosen.data_ptr()
+            run(job.buffer_info()[0], own[1], number, True)
+        else:
+            at = x.data_ptr(), 0, chosen.data_ptr()
+            offer("choices", x, at, number, room, (chosen,), cleared=())
+        if not learned:
+            return chosen, empty_like(pair), False
+        _, theta, lost = find(x, learned)
+        return chosen, theta, lost
 
     return found
 
 
 def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return the function of scores, cotangents of weights, and θ, that returns those of scores."""
-    pull_back = on_rows(rows, True, back=True)
-
-    def found(x: Tensor, cotangent: Tensor, theta: Tensor) -> Tensor:
-        cotangent, slopes = cotangent.resolve_neg().contiguous(), torch.empty_like(x)
-        pull_back(x, theta, slopes.data_ptr(), cotangent.data_ptr())
-        return slopes
-
-    return found
+    return back_on(rows)
 
 
 def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, bool], Any] | None:
@@ -167,12 +165,16 @@ def gates(rows: Rows) -> Callable[..., tuple[Any, ...]]:
     own_room = parts[0].width
     if n <= mixed.FEW:
         words[mixed.OF_LARGEST] = own_room = 0
-    width, size, kept = max(part.width for part in parts[1:]), rows.size, 2 * count * (k + 2)
+    width, size, kept = (
+        max(part.width for part in parts[1:]),
+        rows.size,
+        2 * count * (k + 2),
+    )
     biased = count * n * size // 8 + REGISTER // 8
     first, second, third = _starts(parts)
     alpha, room, apart = rows.link.alpha or 0.0, width + 2 * count + own_room, count * size
-    like_gates, like_indices = _like(few.shape, size), _like(few.shape, 0)
-    like_kept = _like((kept,), size)
+    like_gates, like_indices = like_of(few.shape, rows.dtype), like_of(few.shape, torch.int64)
+    like_kept = like_of((kept,), rows.dtype)
 
     def found(x: Tensor, bias: Tensor | None, counts: Any = (), _: Any = parts) -> tuple[Any, ...]:
         gates, indices, some = (
@@ -235,7 +237,10 @@ def gates_back(rows: Rows) -> Callable[..., Tensor]:
         run(start, scratch, alpha, own is not None)
         return slopes
 
-    empty_like, run = torch.empty_like, native.function(code_of("mixture_back", rows.size))
+    empty_like, run = (
+        torch.empty_like,
+        native.function(code_of("mixture_back", rows.size)),
+    )
     return found
 
 
@@ -281,55 +286,15 @@ def _set(
     job[part + layout.ONE], job[part + layout.TWO] = one, two
 
 
-def _like(shape: tuple[int, ...], size: int) -> Tensor:
-    """Return a tensor without memory of its own, for torch.empty_like: a shape takes it as long
-    again. Its numbers have so many bytes; with 0 they are int64.
-    """
-    dtype = {0: torch.int64, 4: torch.float32, 8: torch.float64}[size]
-    return torch.empty((), dtype=dtype, device="cpu").expand(shape)
-
-
-def _pair(rows: Rows) -> Tensor:
-    """Return such a tensor with two numbers per row."""
-    return _like((2, *rows.shape[:-1]), max(rows.size, 4))
-
-
 def _few(rows: Rows) -> Rows:
     """Return the rows of a softmax of the k largest."""
     shape = (*rows.shape[:-1], int(rows.k))
-    return Rows(shape, rows.size, 1.0, 1.0, exponential.inner)
-
-
-def _of_choice(rows: Rows) -> Callable[[Tensor, Tensor], None]:
-    """Return work(x, answers), as choice.launch.hard."""
-    (*batch, n), number, is_half = rows.shape, rows.k, rows.size == 2
-    code = code_of("choices", max(rows.size, 4))
-    run, room = native.function(code), mixed.room_of_choices(n, number, max(rows.size, 4))
-    words = array("q", (0, 0, prod(batch), chunk_of(n, is_half), n, 0, 0, 0))
-    cleared: tuple[range, ...] = ()
-    single = prod(rows.shape) < 2 * CHOICES
-    if is_half:
-        cleared = (range(room, room + min(HEAD, team_room(n))),)
-        *halves, room = halves_of(code, words, halves_like(rows), room)
-        wrapped, run = Halves(*halves), native.function(half.DRIVER)
-
-    def work(x: Tensor, out: Tensor) -> None:
-        job, kept = words[:], None
-        job[5], job[7] = x.data_ptr(), out.data_ptr()
-        if is_half:
-            job, kept = wrapped.around(job, job[5], job[7])
-        if single:
-            own = rooms(1, room, cleared=cleared)
-            run(job.buffer_info()[0], own[1], number, True)
-        else:
-            pool.work_on(x, CHOICES, run, job, room, number, (kept, out), cleared=cleared)
-
-    return work
+    return Rows(shape, rows.dtype, 1.0, 1.0, exponential.inner)
 
 
 def _largest_part(rows: Rows) -> Part:
     """Return the kernel of the indices of the k largest, as choice.launch.largest has it."""
     (*batch, n), k = rows.shape, int(rows.k)
-    words = array("q", (0, 0, prod(batch), max(1, CHOICES // n), n, 0, k, 0, 0, OF_SCORES))
+    words = array("q", (0, 0, prod(batch), chunk_of(n), n, 0, k, 0, 0, OF_SCORES))
     at = native.address(code_of("largest", rows.size))
     return Part(at, words, mixed.room_of(n, k), None)

@@ -230,7 +230,7 @@ def offer(
     pool.work_on(x, GRAIN, run, job, room, number, (words, kept, keep), cleared)
 
 
-def chunk_of(n: int, is_half: bool) -> int:
+def chunk_of(n: int, is_half: bool = False) -> int:
     """Return how many rows a thread takes at once."""
     grain, together = HALF_GRAIN if is_half else GRAIN, ROWS if n <= ABREAST else 1
     return max(together, grain // n // together * together)

@@ -28,6 +28,7 @@ from numba import types
 
 from kofn.kernels.cpu.compiler.private import Dispatcher, Intrinsic, TypedSignature, overloads_of
 from kofn.kernels.cpu.runtime.code import Code
+from kofn.kernels.cpu.runtime.layout import ASKED
 from kofn.kernels.cpu.runtime.sources import digest
 
 _HOME = "kofn.kernels.cpu"
@@ -90,8 +91,8 @@ def of(*values: object) -> str:
 def _compilers() -> bytes:
     """What makes machine code of every function."""
     here = Path(__file__).parent
-    files = ((here / f"{name}.py").read_bytes() for name in ("translate", "machine"))
-    return b"\0".join((str(sys.implementation.cache_tag).encode(), *files))
+    files = ((here / f"{name}.py").read_bytes() for name in ("translate", "machine", "target"))
+    return b"\0".join((f"{sys.implementation.cache_tag} {sorted(ASKED)}".encode(), *files))
 
 
 def _texts(values: object) -> Iterator[bytes]:

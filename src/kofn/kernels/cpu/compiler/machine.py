@@ -11,12 +11,12 @@ import itertools
 import re
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
 from kofn.kernels.cpu.compiler import target as processor
-from kofn.kernels.cpu.runtime.layout import ASKED
+from kofn.kernels.cpu.runtime.layout import ASKED, WIDTH_IF_WIDE
 
 _engines: list[Any] = []  # the code in use is theirs
 
@@ -54,32 +54,32 @@ def for_level(text: str, cpu: str, features: str) -> str:
     division of eight numbers costs less than the processor's estimate of 1/b with its four further
     operations, which wait for each other. In others it does not.
     """
-    has = _features(cpu, features)
+    has = features_of(cpu, features)
     for name, needed in ASKED.items():
         answer = "true" if needed & has else "false"
         body = f"define internal i1 @{name}() alwaysinline {{ ret i1 {answer} }}"
-        text = re.sub(rf"declare i1 @{name}\(\)[^\n]*", body, text)
+        text, found = re.subn(rf"declare i1 @{name}\(\)[^\n]*", body, text)
+        if not found and f"@{name}(" in text:
+            raise RuntimeError(f"there is no declaration of {name} to answer")
+    if "avx512f" in has:
+        return text.replace(WIDTH_IF_WIDE, "llvm.loop.vectorize.width")
     rule = f'{_WIDE} "reciprocal-estimates"="none"'
-    return text.replace(_WIDE, rule) if _has_halves(has) else text
+    return text.replace(_WIDE, rule) if "avx2" in has else text
 
 
-def _features(cpu: str, features: str) -> set[str]:
+def features_of(cpu: str, features: str) -> set[str]:
+    """Return the features of a processor, by LLVM's names."""
     named = {each[1:] for each in features.split(",") if each.startswith("+")}
     return named | {*processor.LEVELS.get(cpu, ())}
-
-
-def _has_halves(features: set[str]) -> bool:
-    """Whether the widest registers have 256 bits."""
-    return "avx2" in features and "avx512f" not in features
 
 
 def without_masks(text: str) -> str:
     """Return a module that stores what it has chosen between two values as any other.
 
     If one is what the place holds already, LLVM makes a store under a mask of it: with registers of
-    256 bits 42 operations of some processors. A value that is frozen it takes as it is.
+    256 bits 42 operations of AMD's processors (Zen). A value that is frozen it takes as it is.
     """
-    chosen = {*re.findall(r"^ *(%[\w.]+) = select <", text, re.MULTILINE)}
+    chosen = {*re.findall(r"^ *(%[\w.]+) = select (?:\w+ )*<", text, re.MULTILINE)}
     number = itertools.count()
 
     def frozen(found: re.Match[str]) -> str:
@@ -89,6 +89,14 @@ def without_masks(text: str) -> str:
         return again if value in chosen else found.group()
 
     return re.sub(r"^ *store (<[^>]+>) (%[\w.]+),", frozen, text, flags=re.MULTILINE)
+
+
+class Target(NamedTuple):
+    """A processor to compile for."""
+
+    machine: Any
+    cpu: str
+    features: str
 
 
 def _target_machine() -> Any:
@@ -121,11 +129,9 @@ def native(text: str, symbol: str) -> bytes:
     return "\n".join(elsewhere).encode() + b"\0" + _target_machine().emit_object(module)
 
 
-def optimised(
-    text: str, symbol: str, machine: Any = None, level: tuple[str, str] | None = None
-) -> Any:
+def optimised(text: str, symbol: str, target: Target | None = None) -> Any:
     """Return a module as a processor should have it, by default this machine's."""
-    machine, (cpu, features) = machine or _target_machine(), level or processor.target()
+    machine, cpu, features = target or (_target_machine(), *processor.target())
     module = llvm.parse_assembly(for_level(text, cpu, features))
     hide(module, symbol)
     # Loops in the form that LLVM vectorises, before anything is unrolled.
@@ -136,7 +142,8 @@ def optimised(
     passes.run(module, builder)
     passes, builder = _passes(machine)
     passes.run(module, builder)
-    if _has_halves(_features(cpu, features)):
+    has = features_of(cpu, features)
+    if "avx2" in has and "avx512f" not in has:
         module = llvm.parse_assembly(without_masks(str(module)))
     return module
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import LINEAR, link_of
+from kofn.kernels.cpu.jobs import GRAIN, Plan, planned
 from kofn.kernels.cpu.knapsack import layout
-from kofn.kernels.cpu.rows.launch import GRAIN, Plan, deal, planned
+from kofn.kernels.cpu.rows.launch import deal
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.memory import memory_of

@@ -11,25 +11,23 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial
 from math import prod
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind_of, number_of
+from kofn.kernels.cpu.jobs import ASSIST, GRAIN, HALF_GRAIN, Plan, go, planned
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
-from kofn.kernels.cpu.runtime import half, native, pool
-from kofn.kernels.cpu.runtime import layout as shared_layout
-from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COTANGENTS, COUNT, PART, REGISTER
-from kofn.kernels.cpu.runtime.memory import FEW, Memory, address, memory_of, per_row, rooms
+from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime.layout import COUNT, PART
+from kofn.kernels.cpu.runtime.memory import Memory, memory_of, per_row
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
 
-_WORDS, _NOTHING = REGISTER // 8, array("q", bytes(8 * layout.WORDS))
+_NOTHING = array("q", bytes(8 * layout.WORDS))
 
 FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
@@ -37,20 +35,17 @@ COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
 LABEL_LOGS = Code("rows.worker", "label_logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
-ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS, LABEL_LOGS
 """The work of threads on rows; the last two alone read neither formulas nor traits of links."""
 
 LIKELY = -1  # in place of a link's number: a softmax, whose labels need no pass
-GRAIN = 16_384  # entries a thread takes at once; work is offered to others from twice as many on
-HALF_GRAIN = 4_096  # the same of 16-bit numbers, so that their copies stay in its nearer caches
 
 
 @cache
 def abreast_up_to(code: Any, kind: int) -> int:
     """Return how many entries the longest rows have that `code` computes abreast here."""
-    forward = layout.SHORT if native.has_wide_vectors() else layout.short_in_halves(kind)
-    return layout.SHORT_BACK if code is AFTER else forward
+    kind = EXPONENTIAL if kind == LIKELY else kind
+    return layout.SHORT_BACK if code is AFTER else layout.short_of(kind, native.vector_bits())
 
 
 def pass_code(module: str, name: str, kind: int, size: int) -> Code:
@@ -195,7 +190,8 @@ def losses(
     if known is not None:
         residual, theta = known
     else:
-        wanted = wanted or (x.shape[-1] <= layout.SHORT and not likely)
+        short = not likely and x.shape[-1] <= abreast_up_to(COMPARE, _kind_of(link))
+        wanted = wanted or short
         residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
     numbers = theta, dense, residual, two, labels, likely, None, three
@@ -247,19 +243,11 @@ def label_gradients(
     return out, deal(LABEL_LOGS, memory, link, *given, labels=labels)
 
 
-class Plan(NamedTuple):
-    """How rows of one length, link and precision are dealt out: the same at every call."""
-
-    run: Callable[..., Any]
-    address: int
-    passes: np.ndarray
-    passes_at: int
-    group: int  # rows that a thread searches together, as `layout.together` has it
-    chunk: int  # rows that a thread takes at once
-    room: int  # words of its own memory that are not shared with a team
-    width: int  # words of its own memory
-    cleared: tuple[range, ...]  # those that are to be 0 at first
-    told: tuple[int, float] | None = None  # of a user's own link, its kind, and what is its α
+def _kind_of(link: Link) -> int:
+    """Return the number of a link, one of a user's own included."""
+    number = link.alpha is None or type(link.alpha) is float
+    kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
+    return number_of(link) if kind is None else kind
 
 
 @lru_cache(maxsize=512)
@@ -280,18 +268,6 @@ def plan_of(
     return planned(run, each, n, group, grain, room, begun)._replace(told=told_of(kind))
 
 
-def planned(
-    code: Code, passes: list[Code], n: int, group: int, grain: int, room: int, begun: int
-) -> Plan:
-    """Plan how rows of n are dealt out: of a thread's `room` in words, so many are 0 at first."""
-    addresses = np.array([*map(native.address, passes), 0], np.int64)
-    chunk = max(abs(group), grain // n // abs(group) * abs(group))
-    width = -(-(room + shared_layout.room(n)) // _WORDS) * _WORDS
-    run, at = native.function(code), native.address(code)
-    cleared = range(begun), range(room, room + min(shared_layout.HEAD, shared_layout.room(n)))
-    return Plan(run, at, addresses, address(addresses), group, chunk, room, width, cleared)
-
-
 def deal(
     code: Code | Answer | Pass, memory: Memory, link: Link, x: Array, k: Number,
     temperature: Number, theta: Array, cotangent: Array | None = None, out: Array | None = None,
@@ -309,10 +285,7 @@ def deal(
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
     n, alphas, address = x.shape[-1], link.alpha, memory.address
-    number = alphas is None or type(alphas) is float
-    kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
-    kind = number_of(link) if kind is None else kind
-    entry = x.itemsize
+    number, kind, entry = alphas is None or type(alphas) is float, _kind_of(link), x.itemsize
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
     back, answers = cotangent is not None, out is not None  # else what is prepared needs memory
@@ -326,75 +299,19 @@ def deal(
     alpha = alphas if number and alphas is not None else its_alpha
     if not number:
         alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
-    crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    entries, slots = n * min(plan.chunk, count), 2 if cotangent is None else 3
-    room = half.room_of(plan.width, layout.WORDS, entries, slots) if entry < size else None
-    width = (room or plan).width
-    # One thread leads, others take parts for it.
-    together = crew > count and n > PART and plan.passes[0] != 0
-    apart = 1 if together else crew
-    own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
-    shared = scratch + 8 * plan.room if together else 0
-    words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
-    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
-    words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
-    words[layout.PASSES], words[layout.X] = plan.passes_at, address(x)
-    words[layout.LIKELY], words[layout.BYTES] = likely, in_bytes
+    words[COUNT], words[layout.N], words[layout.SIZE], words[layout.KIND] = count, n, size, kind
+    words[layout.X], words[layout.LIKELY], words[layout.BYTES] = address(x), likely, in_bytes
     high = words[layout.HI] = 0 if theta is None else address(theta)
     words[layout.LO] = high and high + count * size
     words[layout.G] = 0 if cotangent is None else address(cotangent)
     words[layout.OUT] = 0 if out is None else address(out)
     words[layout.THREE] = 0 if three is None else address(three)
     words[layout.LABELS] = 0 if labels is None else address(labels)
-    # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
-    # own memory, or over k and T of many rows, which nobody else reads.
-    if two is None and count > FEW:
-        words[layout.ONE], words[layout.TWO] = words[layout.K], words[layout.TEMPERATURE]
-    else:
-        words[layout.ONE] = one = scratch + 8 * apart * width if two is None else address(two)
-        words[layout.TWO] = one + count * size
+    words[layout.ONE] = one = 0 if two is None else address(two)
+    words[layout.TWO] = one and one + count * size
     if costs is not None:
         each_cost, apart_by, in_costs = costs
         words.extend((address(each_cost), apart_by, 0 if in_costs is None else address(in_costs)))
-    job, run, kept = words, plan.run, None
-    if room is not None:
-        plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
-        job, kept = halves_of(plans, room, words, (x, cotangent, out), shared)
-        run = native.function(half.DRIVER)
-    first = job.buffer_info()[0]
-    if crew == 1:
-        run(first, scratch, alpha, True)
-    else:
-        leads = [(run, (first, scratch + 8 * width * i, alpha, i == 0)) for i in range(apart)]
-        works = [*leads, *[(native.function(ASSIST), (shared,))] * (crew - apart)]
-        arrays = x, k, temperature, alphas, theta, cotangent, out, two, three, labels, costs
-        pool.together(x, works, (words, job, kept, own, *arrays))
-    return job[layout.GIVEN_UP] != 0
-
-
-def halves_of(
-    plans: list[Plan], room: half.Room, words: array[int], arrays: tuple[Any, ...], shared: int
-) -> tuple[array[int], Any]:
-    """The job of 16-bit numbers, from the job of all rows as if they were float32 already.
-
-    The functions of all plans work on each block.
-    """
-    x, count, chunk = arrays[0], words[COUNT], words[CHUNK]
-    sizes = tuple(0 if a is None else a.itemsize for a in arrays)
-    places = zip(words[layout.X : layout.HI], sizes, strict=True)
-    x_at, g_at, out_at = (at if each == 2 else 0 for at, each in places)
-    modes, steps, of_half = _modes(x.shape[-1], sizes), [], (x_at, out_at, g_at)
-    for plan in plans:
-        own = words[:]
-        own[layout.TOGETHER], own[layout.PASSES] = plan.group, plan.passes_at
-        steps.append(half.Step(plan.address, own, modes, layout.GIVEN_UP))
-    return half.job_of(x, of_half, steps, room, count, chunk, shared, 8 * plans[0].room)
-
-
-@lru_cache(maxsize=512)
-def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
-    """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
-    arrays = zip((shared_layout.SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
-    places = (shared_layout.in_slot(which) if each == 2 else each * n for which, each in arrays)
-    per_row = [4] * (layout.LABELS - layout.HI)
-    return array("q", (*[COPIED] * layout.X, *places, *per_row, 8, COPIED, COPIED, COPIED))
+    plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
+    arrays = k, temperature, alphas, theta, two, three, labels, costs
+    return go(plans, words, alpha, (x, cotangent, out), arrays)

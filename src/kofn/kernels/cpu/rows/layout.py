@@ -28,14 +28,15 @@ SERVES_OWN = True
 LANES = 16
 
 SHORT = 128
-"""Rows of so many entries are computed abreast, where vectors are of 512 bits."""
+"""No longer rows are computed abreast."""
 
 
-def short_in_halves(kind: int) -> int:
-    """The same elsewhere, where a column takes two registers, or four: by links, as not all have
-    their sums in those that there are.
+def short_of(kind: int, bits: int) -> int:
+    """How many entries the longest such rows have, by the bits of a vector: of 256, a column of
+    float32 takes two, and of 128 four, so that not all links have their sums in registers.
     """
-    return {LINEAR: 128, LOGISTIC: 128, LAPLACE: 128, NORMAL: 64}.get(kind, 96)
+    by_link = {LINEAR: SHORT, LOGISTIC: SHORT, LAPLACE: SHORT, NORMAL: 64}
+    return {512: SHORT, 256: by_link.get(kind, 96), 128: 64}[bits]
 
 
 SHORT_BACK = 31

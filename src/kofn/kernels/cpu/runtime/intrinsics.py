@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.compiler.private import cgutils
-from kofn.kernels.cpu.runtime.layout import AT_ONCE, BLOCK, REGISTER
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, BLOCK, REGISTER, WIDTH_IF_WIDE
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all passes over a row: (x, g, out, n, sums, hi, lo, per_t, alpha, rest)."""
@@ -32,8 +32,8 @@ def pointer(typingctx, address):
 def either(typingctx, condition, a, b):
     """a where the condition holds, else b, as one operation on both.
 
-    Of an `if` whose other side is what a place holds already, LLVM makes a store under a mask: some
-    processors with registers of 256 bits take ten cycles for one.
+    Of an `if` whose other side is what a place holds already, LLVM makes a store under a mask, as
+    machine.without_masks says.
     """
 
     def codegen(context, builder, signature, arguments):
@@ -258,7 +258,11 @@ turn, turn_half = _turning(REGISTER), _turning(REGISTER // 2)
 
 
 def _loops(function: Any) -> dict[Any, set[Any]]:
-    """Return the loops of a function whose blocks end so far: the last block of each, and all."""
+    """Return the loops of a function: the last block of each, and all of its blocks.
+
+    Blocks without an end yet are passed over: the first one, and where a `continue` goes, so that
+    a loop that has one is not found.
+    """
     follow: dict[Any, list[Any]] = {}
     before: dict[Any, list[Any]] = {each: [] for each in function.blocks}
     for each in function.blocks:
@@ -267,7 +271,7 @@ def _loops(function: Any) -> dict[Any, set[Any]]:
         for other in follow[each]:
             before[other].append(each)
     found, entered = {}, set()
-    for root in function.blocks:  # the first one has no end yet
+    for root in function.blocks:
         path, left = [root] * (root not in entered), [iter(follow[root])] * (root not in entered)
         while path:
             entered.add(path[-1])
@@ -316,27 +320,29 @@ def never_unroll(typingctx):
 
 
 def _at_once(within: int) -> Any:
-    """Return an intrinsic that is called after `never_unroll` where all innermost loops within so
-    many others are over 16 lanes: each becomes operations on one vector, whatever registers that
-    takes, and sums stay in these.
+    """Return an intrinsic that is called after `never_unroll` where all innermost loops are over 16
+    lanes: each becomes operations on one vector, whatever registers that takes, and sums stay in
+    these.
 
     Otherwise a loop remains where a register does not hold all lanes, which stores every sum and
-    loads it again. Not where there are so many sums that they do not stay in registers either, nor
-    where conditions are combined: those of two registers would be packed into one, and unpacked.
+    loads it again. Not where there are so many sums that they do not stay in registers either. Nor,
+    unless a register holds all lanes, in fewer than so many other loops, where rows take steps:
+    conditions on two registers would be packed into one, and unpacked.
     """
 
     @intrinsic
     def hinting(typingctx):
         def codegen(context, builder, signature, arguments):
             module, loops = builder.module, _loops(builder.function)
-            width = ir.MetaDataString(module, "llvm.loop.vectorize.width"), ir.IntType(32)(16)
-            hint = module.add_metadata(width)
+            names = "llvm.loop.vectorize.width", WIDTH_IF_WIDE
+            width = ir.IntType(32)(16)
+            hints = [module.add_metadata([ir.MetaDataString(module, n), width]) for n in names]
             for last, blocks in loops.items():
                 inside = sum(other in blocks for other in loops) - 1
                 outside = sum(last in others for others in loops.values()) - 1
-                if inside == 0 and outside >= within:
+                if inside == 0:
                     loop = last.terminator.metadata["llvm.loop"]
-                    loop.operands = (*loop.operands, hint)
+                    loop.operands = (*loop.operands, hints[outside < within])
             return context.get_dummy_value()
 
         return types.none(), codegen

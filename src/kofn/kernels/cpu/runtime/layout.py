@@ -11,6 +11,9 @@ ASKED = {
 known then: the features of which one is needed for a yes.
 """
 
+WIDTH_IF_WIDE = "kofn.loop.vectorize.width"
+"""What says how many numbers of a loop are one vector, if registers are as wide."""
+
 AT_ONCE = 64  # numbers that are compared at once: a bit of a word for each
 
 # The first integers of a job: the next row, how many are done, how many there are, and how many are

@@ -42,15 +42,16 @@ if library.found() is None:
     require_numba()
 
 
-def has_wide_vectors() -> bool:
-    """Return whether compiled code here has vectors of 512 bits."""
+def vector_bits() -> int:
+    """Return how wide the vectors of compiled code here are: 512 bits, 256 or 128."""
     level = library.level()
-    if level is not None:
-        return level == "v4"
-    from kofn.kernels.cpu.compiler.target import target
+    if level is None:
+        from kofn.kernels.cpu.compiler.machine import features_of
+        from kofn.kernels.cpu.compiler.target import target
 
-    name, features = target()
-    return name == "x86-64-v4" or "+avx512f" in features.split(",")
+        has = features_of(*target())
+        level = "v4" if "avx512f" in has else ("v3" if "avx2" in has else "")
+    return {"v4": 512, "v3": 256}.get(level, 128)
 
 
 _CTYPES: dict[str, Any] = {"q": ctypes.c_int64, "d": ctypes.c_double, "": None}

@@ -48,5 +48,5 @@ def counts(file: Path, data: bytes) -> bool:
     return (
         compiled
         or file.suffix == ".c"
-        or file.name in ("layout.py", "machine.py", "code.py", "passes.py")
+        or file.name in ("layout.py", "machine.py", "target.py", "code.py", "passes.py")
     )

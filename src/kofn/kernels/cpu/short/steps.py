@@ -192,32 +192,31 @@ def _by_prepared(kind: int, number: Any) -> Pass:
                 state = either(moves, state_then, state)
                 place[2, r] = state
                 open_ |= state == going
-            if open_:
-                continue
-            again = 0
-            for r in range(LANES):
-                sums[0, r], sums[1, r] = zero, zero
-            for first in range(0, n, FEW):
+            if not open_:
+                again = 0
                 for r in range(LANES):
-                    own[0, r] = zero
-                some = entries[first : first + FEW]
-                for i in range(some.shape[0]):
+                    sums[0, r], sums[1, r] = zero, zero
+                for first in range(0, n, FEW):
                     for r in range(LANES):
-                        by = place[0, r]
-                        p = written(kind, some[i, KEPT, r], by, one / by, row[1, r])
-                        some[i, COTANGENT, r] = p
-                        own[0, r] += p
+                        own[0, r] = zero
+                    some = entries[first : first + FEW]
+                    for i in range(some.shape[0]):
+                        for r in range(LANES):
+                            by = place[0, r]
+                            p = written(kind, some[i, KEPT, r], by, one / by, row[1, r])
+                            some[i, COTANGENT, r] = p
+                            own[0, r] += p
+                    for r in range(LANES):
+                        sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], own[0, r])
                 for r in range(LANES):
-                    sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], own[0, r])
-            for r in range(LANES):
-                k, state = row[0, r], place[2, r]
-                missing = excess_of(zero, k, sums[0, r], sums[1, r])
-                off = abs(missing) > place[6, r]
-                after = either(state == near, going if off else solved, state)
-                place[2, r] = after
-                again += 1 if after == going else 0
-            if again == 0:
-                break
+                    k, state = row[0, r], place[2, r]
+                    missing = excess_of(zero, k, sums[0, r], sums[1, r])
+                    off = abs(missing) > place[6, r]
+                    after = either(state == near, going if off else solved, state)
+                    place[2, r] = after
+                    again += 1 if after == going else 0
+                if again == 0:
+                    break
         for r in range(LANES):
             mine[BY, r], mine[STATE, r], mine[EVALUATIONS, r] = (
                 place[0, r],
@@ -342,34 +341,33 @@ def _by_distance(kind: int, number: Any) -> Pass:
                 state = either(moves, state_then, state)
                 place[3, r] = state
                 open_ |= state == going
-            if open_:
-                continue
-            again = 0
-            for r in range(LANES):
-                place[6, r], place[7, r] = parted(place[0, r], row[2, r] * place[5, r])
-                sums[0, r], sums[1, r] = zero, zero
-            for first in range(0, n, FEW):
+            if not open_:
+                again = 0
                 for r in range(LANES):
-                    own[0, r] = zero
-                some = entries[first : first + FEW]
-                for i in range(some.shape[0]):
+                    place[6, r], place[7, r] = parted(place[0, r], row[2, r] * place[5, r])
+                    sums[0, r], sums[1, r] = zero, zero
+                for first in range(0, n, FEW):
                     for r in range(LANES):
-                        v = some[i, SCORE, r]
-                        z = distance(v, place[6, r], place[7, r], row[0, r])
-                        p = written(kind, z, zero, zero, row[1, r])
-                        some[i, COTANGENT, r] = p
-                        own[0, r] += p
+                        own[0, r] = zero
+                    some = entries[first : first + FEW]
+                    for i in range(some.shape[0]):
+                        for r in range(LANES):
+                            v = some[i, SCORE, r]
+                            z = distance(v, place[6, r], place[7, r], row[0, r])
+                            p = written(kind, z, zero, zero, row[1, r])
+                            some[i, COTANGENT, r] = p
+                            own[0, r] += p
+                    for r in range(LANES):
+                        sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], own[0, r])
                 for r in range(LANES):
-                    sums[0, r], sums[1, r] = gathered(sums[0, r], sums[1, r], own[0, r])
-            for r in range(LANES):
-                k, state, theta, moved = row[3, r], place[3, r], place[0, r], place[6, r]
-                missing = excess_of(zero, k, sums[0, r], sums[1, r])
-                off = abs(missing) > row[6, r]
-                after = either(state == near, going if off else solved, state)
-                place[0, r], place[3, r] = either(after == going, moved, theta), after
-                again += 1 if after == going else 0
-            if again == 0:
-                break
+                    k, state, theta, moved = row[3, r], place[3, r], place[0, r], place[6, r]
+                    missing = excess_of(zero, k, sums[0, r], sums[1, r])
+                    off = abs(missing) > row[6, r]
+                    after = either(state == near, going if off else solved, state)
+                    place[0, r], place[3, r] = either(after == going, moved, theta), after
+                    again += 1 if after == going else 0
+                if again == 0:
+                    break
         for r in range(LANES):
             mine[ANCHOR, r], mine[BY, r], mine[STATE, r] = place[6, r], place[7, r], place[3, r]
             mine[EVALUATIONS, r] = row[5, r]

@@ -15,6 +15,7 @@ import numpy as np
 
 from kofn.kernels import missing
 from kofn.kernels.contract import KINDS, POWER, kind_of
+from kofn.kernels.cpu import jobs
 from kofn.kernels.cpu.knapsack import launch as knapsack_launch
 from kofn.kernels.cpu.knapsack import layout as knapsack
 from kofn.kernels.cpu.rows import launch
@@ -184,7 +185,7 @@ def plan(
     way = sixth == layout.ENTRIES, " n" in gives
     deal = plan_of(code, of_passes, size, n, *way, of_alpha=of_alpha)
     slot = _slot(call, kind, size, deal.passes, deal.group < 0, of_alpha)
-    sizes = [deal.group, deal.chunk, deal.room, deal.width, 2 * launch.GRAIN]
+    sizes = [deal.group, deal.chunk, deal.room, deal.width, 2 * jobs.GRAIN]
     return _attributes(link, [task, slot, kind, size, *sizes, sixth or 0, alphas, of_alpha])
 
 
@@ -235,7 +236,7 @@ _RUNS = {
     layout.KNAPSACK_BACK: knapsack_launch.BACKWARD,
     layout.FILL_SINGLE: knapsack_launch.fill_of(4),
     layout.FILL_DOUBLE: knapsack_launch.fill_of(8),
-    layout.ASSIST: launch.ASSIST,
+    layout.ASSIST: jobs.ASSIST,
     layout.SINGLE: subsets.code_of("sums", 4),
     layout.DOUBLE: subsets.code_of("sums", 8),
 }

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import kofn
-from kofn.kernels.cpu import jobs
 from kofn.kernels.cpu.runtime import layout, native, openmp
 from kofn.kernels.cpu.runtime import pool as threads
 
@@ -34,7 +33,7 @@ def test_nobody_waits_for_a_caller_who_has_not_begun():
     job = np.zeros(WORDS, np.int64)
     job[layout.COUNT] = 1
     native.function(launch.FORWARD)(job.ctypes.data, 0, 0.0, False)  # would write to address 0
-    native.function(jobs.ASSIST)(job.ctypes.data)
+    native.function(launch.ASSIST)(job.ctypes.data)
     assert job[layout.NEXT] == job[layout.DONE] == 0
 
 

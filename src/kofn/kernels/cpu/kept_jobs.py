@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of
-from kofn.kernels.cpu.jobs import Plan, go
+from kofn.kernels.cpu.jobs import Plan
 from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, plan_of
+from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, go, plan_of
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT
 from kofn.kernels.cpu.runtime.memory import FEW, per_row
 
@@ -74,9 +74,10 @@ def words_of(rows: Rows, plan: Plan, kind: int, count: int) -> tuple[array[int],
 
 
 def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bool]]:
-    """Return the function of scores, of whether anything is learned, and maybe of the addresses of
-    k and T of each row, that returns weights, θ, and whether a row was given up; None for weights
-    without `answers`.
+    """Return the function of scores that returns weights, θ, and whether a row was given up; None
+    for weights without `answers`.
+
+    With a temperature, it takes k and T of each row; a second argument alone is not read.
     """
     words, plans, alpha, numbers = _written(rows, answers, False)
     low, like, empty_like = (
@@ -85,15 +86,19 @@ def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bo
         torch.empty_like,
     )
 
-    def found(x: Tensor, learned: bool, each: Any = None) -> tuple[Any, Tensor, bool]:
+    def found(
+        x: Tensor, k: Any = None, temperature: Any = None, *_: Any
+    ) -> tuple[Any, Tensor, bool]:
+        if temperature is not None:
+            x, k, temperature = x.contiguous(), k.contiguous(), temperature.contiguous()
         job, theta, out = words[:], empty_like(like), empty_like(x) if answers else None
         high = job[layout.HI] = theta.data_ptr()
         job[layout.X], job[layout.LO] = x.data_ptr(), high + low
         if out is not None:
             job[layout.OUT] = out.data_ptr()
-        if each:
-            job[layout.K], job[layout.TEMPERATURE] = each
-        return out, theta, go(plans, job, alpha, (x, None, out), theta, numbers)
+        if temperature is not None:
+            job[layout.K], job[layout.TEMPERATURE] = k.data_ptr(), temperature.data_ptr()
+        return out, theta, go(plans, job, alpha, (x, None, out), (theta, k, temperature), numbers)
 
     return found
 

@@ -47,7 +47,7 @@ _NO_JOB = array("q", bytes(8 * mixed.MIXTURE_WORDS))
 
 def serves(name: str, shape: tuple[int, ...], size: int) -> bool:
     """Return whether the function of that name is for such rows of numbers of so many bytes."""
-    if name == "gates":
+    if name in ("gates", "gates_back"):
         return size > 2 and are_few(shape)
     return 0 < prod(shape) <= LARGE
 
@@ -71,14 +71,7 @@ class weights_again:
     """Kernels of one shape for weights alone, with arrays of k and T: a search looks many times."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, link: Any) -> None:
-        self._found = forward_on(Rows(shape, dtype, 0.0, 1.0, link), True)
-
-    def weights(
-        self, x: Tensor, k: Tensor, temperature: Tensor, *_: Any
-    ) -> tuple[Tensor, Tensor, bool]:
-        """Return weights, θ, and whether a row was given up."""
-        x, k, t = x.contiguous(), k.contiguous(), temperature.contiguous()
-        return self._found(x, False, (k.data_ptr(), t.data_ptr()))
+        self.weights = forward_on(Rows(shape, dtype, 0.0, 1.0, link), True)
 
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:

@@ -15,19 +15,20 @@ from typing import Any
 
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind_of, number_of
-from kofn.kernels.cpu.jobs import ASSIST, GRAIN, HALF_GRAIN, Plan, go, planned
+from kofn.kernels.cpu.jobs import GRAIN, HALF_GRAIN, Plan, halves_of, planned
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
 from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
-from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import COUNT, PART
-from kofn.kernels.cpu.runtime.memory import Memory, memory_of, per_row
+from kofn.kernels.cpu.runtime import half, native, pool
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, PART
+from kofn.kernels.cpu.runtime.memory import FEW, Memory, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
 
 _NOTHING = array("q", bytes(8 * layout.WORDS))
+_UNUSED: Any = None
 
 FORWARD = Code("rows.worker", "forward", native.WORK)
 AFTER = Code("rows.worker", "after", native.WORK)
@@ -35,6 +36,7 @@ COMPARE = Code("rows.worker", "compare", native.WORK)
 LOGS = Code("rows.worker", "logs", native.WORK)
 LABEL_LOGS = Code("rows.worker", "label_logs", native.WORK)
 ANSWER = Code("rows.worker", "answer", native.WORK)
+ASSIST = Code("runtime.split_row", "assist", "q")
 WORK = FORWARD, AFTER, COMPARE, LOGS, LABEL_LOGS
 """The work of threads on rows; the last two alone read neither formulas nor traits of links."""
 
@@ -315,3 +317,52 @@ def deal(
     plans = [plan] if then is None else [plan, plan_of(then, of_link, 2, n, False, answers)]
     arrays = k, temperature, alphas, theta, two, three, labels, costs
     return go(plans, words, alpha, (x, cotangent, out), arrays)
+
+
+def go(
+    plans: list[Plan], words: array[int], alpha: float, arrays: tuple[Any, ...], others: Any,
+    numbers: Any = None,
+) -> bool:  # fmt: skip
+    """Have threads do a job that has all but what is said here; return whether a row was given up.
+
+    `arrays` are scores, cotangents and answers, or None; they and the others are kept meanwhile.
+    The `numbers` are k and T of all rows where the job has no addresses of them.
+    """
+    plan, x = plans[0], arrays[0]
+    count, n, size = words[COUNT], words[layout.N], words[layout.SIZE]
+    crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
+    room = None
+    if x.itemsize < size:
+        entries, slots = n * min(plan.chunk, count), 2 if arrays[1] is None else 3
+        room = half.room_of(plan.width, layout.WORDS, entries, slots)
+    width = plan.width if room is None else room.width
+    # One thread leads, others take parts for it.
+    together = crew > count and n > PART and plan.passes[0] != 0
+    apart = 1 if together else crew
+    own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
+    shared = scratch + 8 * plan.room if together else 0
+    words[CHUNK], words[layout.TOGETHER] = plan.chunk, plan.group
+    words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
+    words[layout.PASSES] = plan.passes_at
+    if numbers is not None and not words[layout.K]:
+        numbers = [per_row(number, _UNUSED, count, size) for number in numbers]
+        (_, words[layout.K]), (_, words[layout.TEMPERATURE]) = numbers
+    # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
+    # own memory, or over k and T of many rows, which nobody else reads.
+    if not words[layout.ONE] and count > FEW:
+        words[layout.ONE], words[layout.TWO] = words[layout.K], words[layout.TEMPERATURE]
+    elif not words[layout.ONE]:
+        words[layout.ONE] = one = scratch + 8 * apart * width
+        words[layout.TWO] = one + count * size
+    job, run, kept = words, plan.run, None
+    if room is not None:
+        job, kept = halves_of(plans, room, words, arrays, shared)
+        run = native.function(half.DRIVER)
+    first = job.buffer_info()[0]
+    if crew == 1:
+        run(first, scratch, alpha, True)
+    else:
+        leads = [(run, (first, scratch + 8 * width * i, alpha, i == 0)) for i in range(apart)]
+        works = [*leads, *[(native.function(ASSIST), (shared,))] * (crew - apart)]
+        pool.together(x, works, (words, job, kept, own, arrays, others, numbers))
+    return job[layout.GIVEN_UP] != 0

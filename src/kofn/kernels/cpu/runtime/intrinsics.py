@@ -1,5 +1,5 @@
 """Operations that Numba lacks: memory at an address, calls through one, counters threads share,
-tuples of sums, and a few vectors that stay in registers or are turned over there.
+tuples of sums, and vectors that stay in registers or are turned over there.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ _RUNS = {
     layout.KNAPSACK_BACK: knapsack_launch.BACKWARD,
     layout.FILL_SINGLE: knapsack_launch.fill_of(4),
     layout.FILL_DOUBLE: knapsack_launch.fill_of(8),
-    layout.ASSIST: jobs.ASSIST,
+    layout.ASSIST: launch.ASSIST,
     layout.SINGLE: subsets.code_of("sums", 4),
     layout.DOUBLE: subsets.code_of("sums", 8),
 }

@@ -1,6 +1,4 @@
-"""Operations that Numba lacks: memory at an address, calls through one, counters threads share,
-tuples of sums, and vectors that stay in registers or are turned over there.
-"""
+"""Operations that Numba lacks: on addresses, counters, tuples of sums, and vectors in registers."""
 
 from __future__ import annotations
 

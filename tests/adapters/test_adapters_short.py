@@ -2,6 +2,7 @@
 
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import torch.utils.checkpoint
 
 import kofn
 from kofn.adapters import kept_kernels, short
-from kofn.kernels.cpu import jobs, kept_jobs
-from kofn.kernels.cpu.runtime.layout import PART
+from kofn.kernels.cpu import jobs, kept_jobs, ready
+from kofn.kernels.cpu.runtime.layout import HALF_TYPES, PART
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
 
@@ -60,10 +61,9 @@ def _two_threads():
     torch.set_num_threads(before)
 
 
+DTYPES = [torch.float32, torch.float64, *(getattr(torch, name) for name in HALF_TYPES)]
 KEPT = [
-    pytest.param(name, dtype, id=f"{name}-{str(dtype)[6:]}")
-    for name in MAPS
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    pytest.param(name, dtype, id=f"{name}-{str(dtype)[6:]}") for name in MAPS for dtype in DTYPES
 ]
 
 
@@ -102,7 +102,7 @@ def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch
         assert all(map(torch.equal, each, found[0]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TABLE)
 def test_operators_have_the_same_bits(name, dtype, monkeypatch):
     """They are what compiled programs call; a row is among them that a kernel gives up on."""
@@ -123,6 +123,17 @@ def test_operators_have_the_same_bits(name, dtype, monkeypatch):
             patch.setattr(kept_kernels, "run_of", lambda *_: None)
             for one, other in zip(found, run(), strict=True):
                 assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_kept_call_serves_several_threads_at_once(dtype):
+    """They share what is written once, and nothing that a call writes."""
+    call, rows = partial(kofn.soft_topk, k=5), torch.randn(8, 64, 40).to(dtype)
+    assert is_kept(call, rows[0])
+    wanted = [call(x) for x in rows]
+    with ThreadPoolExecutor(8) as pool:
+        found = [[*pool.map(call, rows)] for _ in range(50)]
+    assert all(all(map(torch.equal, each, wanted)) for each in found)
 
 
 def test_it_takes_few_calls():
@@ -176,7 +187,7 @@ LONG = {
     "forward": lambda: torch.func.jvp(lambda x: kofn.soft_topk(x, 2), (ROWS,), (ROWS,))[1],
     "without entries": lambda: kofn.soft_topk(ROWS[:, :0], 0),
     "without rows": lambda: kofn.soft_topk(ROWS[:0], 2),
-    "large": lambda: kofn.soft_topk(torch.linspace(0, 1, 1_100_000).reshape(-1, 22), 1),
+    "large": lambda: kofn.soft_topk(torch.linspace(0, 1, ready.LARGE + 2).reshape(-1, 2), 1),
 }
 
 

@@ -80,11 +80,8 @@ def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bo
     With a temperature, it takes k and T of each row; a second argument alone is not read.
     """
     words, plans, alpha, numbers = _written(rows, answers, False)
-    low, like, empty_like = (
-        prod(rows.shape[:-1]) * max(rows.size, 4),
-        pair_of(rows),
-        torch.empty_like,
-    )
+    like, empty_like = pair_of(rows), torch.empty_like
+    low = prod(rows.shape[:-1]) * max(rows.size, 4)
 
     def found(
         x: Tensor, k: Any = None, temperature: Any = None, *_: Any

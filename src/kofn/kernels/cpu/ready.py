@@ -158,11 +158,7 @@ def gates(rows: Rows) -> Callable[..., tuple[Any, ...]]:
     own_room = parts[0].width
     if n <= mixed.FEW:
         words[mixed.OF_LARGEST] = own_room = 0
-    width, size, kept = (
-        max(part.width for part in parts[1:]),
-        rows.size,
-        2 * count * (k + 2),
-    )
+    width, size, kept = max(part.width for part in parts[1:]), rows.size, 2 * count * (k + 2)
     biased = count * n * size // 8 + REGISTER // 8
     first, second, third = _starts(parts)
     alpha, room, apart = rows.link.alpha or 0.0, width + 2 * count + own_room, count * size
@@ -230,10 +226,7 @@ def gates_back(rows: Rows) -> Callable[..., Tensor]:
         run(start, scratch, alpha, own is not None)
         return slopes
 
-    empty_like, run = (
-        torch.empty_like,
-        native.function(code_of("mixture_back", rows.size)),
-    )
+    empty_like, run = torch.empty_like, native.function(code_of("mixture_back", rows.size))
     return found
 
 

@@ -17,7 +17,7 @@ from kofn.kernels.cpu.jobs import Plan
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, go, plan_of
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT
-from kofn.kernels.cpu.runtime.memory import FEW, per_row
+from kofn.kernels.cpu.runtime.memory import FEW, each_per_row
 
 MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
@@ -65,12 +65,12 @@ def words_of(rows: Rows, plan: Plan, kind: int, count: int) -> tuple[array[int],
     """Return the words of a job but for the addresses of tensors; k and T for so many rows."""
     (*batch, n), words = rows.shape, array("q", bytes(8 * layout.WORDS))
     size = max(rows.size, 4)
-    k, words[layout.K] = per_row(rows.k, _UNUSED, count, size)
-    temperature, words[layout.TEMPERATURE] = per_row(rows.temperature, _UNUSED, count, size)
+    kept = each_per_row((rows.k, rows.temperature), _UNUSED, count, size)
+    (_, words[layout.K]), (_, words[layout.TEMPERATURE]) = kept
     words[COUNT], words[CHUNK], words[layout.TOGETHER] = prod(batch), plan.chunk, plan.group
     words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
     words[layout.PASSES] = plan.passes_at
-    return words, (k, temperature)
+    return words, kept
 
 
 def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bool]]:

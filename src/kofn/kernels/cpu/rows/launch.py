@@ -14,7 +14,15 @@ from math import prod
 from typing import Any
 
 from kofn.arrays.typing import Array, Number
-from kofn.kernels.contract import EXPONENTIAL, OF_ALPHA, POWER, is_bounded, kind_of, number_of
+from kofn.kernels.contract import (
+    EXPONENTIAL,
+    OF_ALPHA,
+    POWER,
+    is_bounded,
+    kind_of,
+    kind_of_rows,
+    number_of,
+)
 from kofn.kernels.cpu.jobs import GRAIN, HALF_GRAIN, Plan, halves_of, planned
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import LOGARITHMS as LOGARITHMS
@@ -22,7 +30,7 @@ from kofn.kernels.cpu.rows.layout import SERVED as SERVED
 from kofn.kernels.cpu.rows.passes import ANSWERS, LOG_WEIGHTS, VALUE, Answer, Pass
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, PART
-from kofn.kernels.cpu.runtime.memory import FEW, Memory, memory_of, per_row, rooms
+from kofn.kernels.cpu.runtime.memory import FEW, Memory, each_per_row, memory_of, per_row, rooms
 from kofn.kernels.cpu.runtime.native import Code
 from kofn.kernels.cpu.runtime.own import told_of, work_for
 from kofn.links.link import Link
@@ -192,7 +200,9 @@ def losses(
     if known is not None:
         residual, theta = known
     else:
-        short = not likely and x.shape[-1] <= abreast_up_to(COMPARE, _kind_of(link))
+        kind = kind_of_rows(link)
+        longest = abreast_up_to(COMPARE, number_of(link) if kind is None else kind)
+        short = not likely and x.shape[-1] <= longest
         wanted = wanted or short
         residual, theta = memory.empty(x, x.shape) if wanted else None, None
     three = memory.empty(x, x.shape[:-1]) if of_alpha else None
@@ -245,13 +255,6 @@ def label_gradients(
     return out, deal(LABEL_LOGS, memory, link, *given, labels=labels)
 
 
-def _kind_of(link: Link) -> int:
-    """Return the number of a link, one of a user's own included."""
-    number = link.alpha is None or type(link.alpha) is float
-    kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
-    return number_of(link) if kind is None else kind
-
-
 @lru_cache(maxsize=512)
 def plan_of(
     code: Code | Answer | Pass, kind: int, size: int, n: int, cotangent: bool, answer: bool,
@@ -287,7 +290,9 @@ def deal(
     for as long as a thread has it (see shares.py). Rows of 16-bit numbers are worked on as float32.
     """
     n, alphas, address = x.shape[-1], link.alpha, memory.address
-    number, kind, entry = alphas is None or type(alphas) is float, _kind_of(link), x.itemsize
+    number, entry = alphas is None or type(alphas) is float, x.itemsize
+    kind = kind_of(link) if number else POWER  # as `kind_of_rows`: a call less
+    kind = number_of(link) if kind is None else kind
     size, count = max(entry, 4), prod(x.shape[:-1])
     of_link = kind if not likely else LIKELY
     back, answers = cotangent is not None, out is not None  # else what is prepared needs memory
@@ -295,8 +300,8 @@ def deal(
     in_bytes = cotangent is not None and cotangent.itemsize == 1
     plan = planning(code, of_link, entry, n, back, answers, in_rows, in_bytes, three is not None)
     words = _NOTHING[:]
-    k, words[layout.K] = per_row(k, memory, count, size)
-    temperature, words[layout.TEMPERATURE] = per_row(temperature, memory, count, size)
+    each = each_per_row((k, temperature), memory, count, size)
+    (k, words[layout.K]), (temperature, words[layout.TEMPERATURE]) = each
     kind, its_alpha = plan.told or (kind, 0.0)
     alpha = alphas if number and alphas is not None else its_alpha
     if not number:
@@ -345,7 +350,7 @@ def go(
     words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
     words[layout.PASSES] = plan.passes_at
     if numbers is not None and not words[layout.K]:
-        numbers = [per_row(number, _UNUSED, count, size) for number in numbers]
+        numbers = each_per_row(numbers, _UNUSED, count, size)
         (_, words[layout.K]), (_, words[layout.TEMPERATURE]) = numbers
     # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
     # own memory, or over k and T of many rows, which nobody else reads.

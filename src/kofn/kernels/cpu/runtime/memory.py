@@ -75,6 +75,17 @@ def per_row(numbers: Any, memory: Memory, count: int, size: int) -> tuple[Any, i
     return _kept(numbers, count, size) if count <= FEW else _repeated(numbers, count, size)
 
 
+def each_per_row(
+    numbers: Sequence[Any], memory: Memory, count: int, size: int
+) -> list[tuple[Any, int]]:
+    """`per_row` of several: short rows wait for every call of a function."""
+    few, found = count <= FEW, []
+    for each in numbers:
+        is_kept = few and type(each) is float
+        found.append(_kept(each, count, size) if is_kept else per_row(each, memory, count, size))
+    return found
+
+
 def _repeated(number: float, count: int, size: int) -> tuple[Any, int]:
     each = array("f" if size == 4 else "d", (number,)) * count
     return each, each.buffer_info()[0]

@@ -1,7 +1,9 @@
 """Calls that were made before: their answers, their frames, and what goes the long way."""
 
+import gc
 import math
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch.utils.checkpoint
 import kofn
 from kofn.adapters import kept_kernels, short
 from kofn.kernels.cpu import jobs, kept_jobs, ready
+from kofn.kernels.cpu.runtime import memory
 from kofn.kernels.cpu.runtime.layout import HALF_TYPES, PART
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
@@ -134,6 +137,29 @@ def test_one_kept_call_serves_several_threads_at_once(dtype):
     with ThreadPoolExecutor(8) as pool:
         found = [[*pool.map(call, rows)] for _ in range(50)]
     assert all(all(map(torch.equal, each, wanted)) for each in found)
+
+
+@pytest.mark.parametrize("rows", [3, memory.FEW + 1, kept_jobs.MOST + 1])
+def test_a_kept_call_keeps_what_its_job_names(rows, monkeypatch):
+    """Others forget plans, and the arrays of one number, when there are many."""
+    named, plan_of, each_per_row = [], kept_jobs.plan_of, kept_jobs.each_per_row
+
+    def planned(*given):
+        named.append(weakref.ref(plan_of(*given).passes))
+        return plan_of(*given)
+
+    def repeated(*given):
+        named.extend(weakref.ref(array) for array, _ in each_per_row(*given))
+        return each_per_row(*given)
+
+    monkeypatch.setattr(kept_jobs, "plan_of", planned)
+    monkeypatch.setattr(kept_jobs, "each_per_row", repeated)
+    assert is_kept(partial(kofn.soft_topk, k=1.5), torch.linspace(-1, 1, 4 * rows).reshape(rows, 4))
+    plan_of.cache_clear()
+    memory._kept.cache_clear()
+    gc.collect()
+    assert len(named) == 6
+    assert all(each() is not None for each in (named if rows <= memory.FEW else named[::3]))
 
 
 def test_it_takes_few_calls():

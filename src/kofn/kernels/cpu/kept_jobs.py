@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of
-from kofn.kernels.cpu.jobs import Plan
+from kofn.kernels.cpu.jobs import GRAIN, Plan
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, go, plan_of
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT
-from kofn.kernels.cpu.runtime.memory import FEW, each_per_row
+from kofn.kernels.cpu.runtime.memory import FEW, each_per_row, rooms
 
 MOST = 1024
 """Rows for which k and the temperature are kept as arrays."""
@@ -79,7 +79,7 @@ def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bo
 
     With a temperature, it takes k and T of each row; a second argument alone is not read.
     """
-    words, plans, alpha, numbers = _written(rows, answers, False)
+    words, do = _written(rows, answers, False)
     like, empty_like = pair_of(rows), torch.empty_like
     low = prod(rows.shape[:-1]) * max(rows.size, 4)
 
@@ -95,14 +95,14 @@ def forward_on(rows: Rows, answers: bool) -> Callable[..., tuple[Any, Tensor, bo
             job[layout.OUT] = out.data_ptr()
         if temperature is not None:
             job[layout.K], job[layout.TEMPERATURE] = k.data_ptr(), temperature.data_ptr()
-        return out, theta, go(plans, job, alpha, (x, None, out), (theta, k, temperature), numbers)
+        return out, theta, do(job, (x, None, out), (theta, k, temperature))
 
     return found
 
 
 def back_on(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return the function of scores, cotangents of weights, and θ, that returns those of scores."""
-    words, plans, alpha, numbers = _written(rows, True, True)
+    words, do = _written(rows, True, True)
     low, empty_like = prod(rows.shape[:-1]) * max(rows.size, 4), torch.empty_like
 
     def found(x: Tensor, cotangent: Tensor, theta: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def back_on(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         high = job[layout.HI] = theta.data_ptr()
         job[layout.X], job[layout.LO] = x.data_ptr(), high + low
         job[layout.G], job[layout.OUT] = cotangent.data_ptr(), slopes.data_ptr()
-        go(plans, job, alpha, (x, cotangent, slopes), theta, numbers)
+        do(job, (x, cotangent, slopes), theta)
         return slopes
 
     return found
@@ -129,13 +129,24 @@ def like_of(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty((), dtype=dtype, device="cpu").expand(shape)
 
 
-def _written(rows: Rows, answers: bool, back: bool) -> tuple[Any, ...]:
-    """Return the words of a job, its plans, alpha, and k and T, or what keeps the arrays of these.
-
-    Of many rows these are written over, so that each call has its own.
+def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callable[..., bool]]:
+    """Return the words of a job, and the function that does it: (job, scores, cotangents and
+    answers, what is kept meanwhile) -> whether a row was given up.
     """
     _, words, _, (plan, kept) = part_of(rows, answers, back)
-    numbers: Any = kept
-    if prod(rows.shape[:-1]) > FEW:
-        words[layout.K], numbers = 0, (rows.k, rows.temperature)
-    return words, [plan], rows.link.alpha or 0.0, numbers
+    n, count, size, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.size, rows.link.alpha or 0.0
+    run, width, cleared, low, more = plan.run, plan.width, plan.cleared, count * size, 2 * count
+
+    def alone(job: array[int], _: Any, __: Any, kept: Any = (plan, kept)) -> bool:
+        own, scratch = rooms(1, width, more, cleared)
+        job[layout.ONE] = one = scratch + 8 * width
+        job[layout.TWO] = one + low
+        run(job.buffer_info()[0], scratch, alpha, True)
+        return job[layout.GIVEN_UP] != 0 and own is not None
+
+    if n * count < 2 * GRAIN and count <= MOST and size > 2:
+        return words, alone  # as `go`, whose questions take a fifth of the time of a few rows
+    if count > FEW:  # k and T are written over, so that each call has its own
+        words[layout.K] = 0
+    numbers = (rows.k, rows.temperature) if count > FEW else kept
+    return words, lambda job, arrays, others: go([plan], job, alpha, arrays, others, numbers)

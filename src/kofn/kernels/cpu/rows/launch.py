@@ -306,7 +306,9 @@ def deal(
     alpha = alphas if number and alphas is not None else its_alpha
     if not number:
         alphas, words[layout.ALPHA] = per_row(alphas, memory, count, size)
-    words[COUNT], words[layout.N], words[layout.SIZE], words[layout.KIND] = count, n, size, kind
+    words[COUNT], words[CHUNK], words[layout.TOGETHER] = count, plan.chunk, plan.group
+    words[layout.N], words[layout.SIZE], words[layout.KIND] = n, size, kind
+    words[layout.PASSES] = plan.passes_at
     words[layout.X], words[layout.LIKELY], words[layout.BYTES] = address(x), likely, in_bytes
     high = words[layout.HI] = 0 if theta is None else address(theta)
     words[layout.LO] = high and high + count * size
@@ -333,36 +335,33 @@ def go(
     `arrays` are scores, cotangents and answers, or None; they and the others are kept meanwhile.
     The `numbers` are k and T of all rows where the job has no addresses of them.
     """
-    plan, x = plans[0], arrays[0]
-    count, n, size = words[COUNT], words[layout.N], words[layout.SIZE]
+    plan, x, count, n = plans[0], arrays[0], words[COUNT], words[layout.N]
     crew = 1 if n * count < 2 * GRAIN else pool.wanted(x)
-    room = None
-    if x.itemsize < size:
-        entries, slots = n * min(plan.chunk, count), 2 if arrays[1] is None else 3
-        room = half.room_of(plan.width, layout.WORDS, entries, slots)
-    width = plan.width if room is None else room.width
     # One thread leads, others take parts for it.
     together = crew > count and n > PART and plan.passes[0] != 0
-    apart = 1 if together else crew
-    own, scratch = rooms(apart, width, 2 * min(count, FEW), plan.cleared)
-    shared = scratch + 8 * plan.room if together else 0
-    words[CHUNK], words[layout.TOGETHER] = plan.chunk, plan.group
-    words[layout.TEAM] = shared if room is None else 0  # else dismissed after all jobs of halves
-    words[layout.PASSES] = plan.passes_at
+    apart, few = 1 if together else crew, count if count < FEW else FEW
+    width, room, size = plan.width, None, words[layout.SIZE]
+    if x.itemsize == 2:
+        entries, slots = n * min(plan.chunk, count), 2 if arrays[1] is None else 3
+        room = half.room_of(width, layout.WORDS, entries, slots)
+        width = room.width
+    own, scratch = rooms(apart, width, 2 * few, plan.cleared)
     if numbers is not None and not words[layout.K]:
         numbers = each_per_row(numbers, _UNUSED, count, size)
         (_, words[layout.K]), (_, words[layout.TEMPERATURE]) = numbers
     # Two numbers of each row are written after θ, wanted or not. If not, then after the threads'
     # own memory, or over k and T of many rows, which nobody else reads.
-    if not words[layout.ONE] and count > FEW:
-        words[layout.ONE], words[layout.TWO] = words[layout.K], words[layout.TEMPERATURE]
-    elif not words[layout.ONE]:
-        words[layout.ONE] = one = scratch + 8 * apart * width
-        words[layout.TWO] = one + count * size
-    job, run, kept = words, plan.run, None
+    if not words[layout.ONE]:
+        one = scratch + 8 * apart * width
+        over = words[layout.K], words[layout.TEMPERATURE]
+        two = (one, one + count * size) if count == few else over
+        words[layout.ONE], words[layout.TWO] = two
+    job, run, kept, shared = words, plan.run, None, scratch + 8 * plan.room if together else 0
     if room is not None:
         job, kept = halves_of(plans, room, words, arrays, shared)
         run = native.function(half.DRIVER)
+    elif together:  # the team of halves is dismissed after all of their jobs
+        words[layout.TEAM] = shared
     first = job.buffer_info()[0]
     if crew == 1:
         run(first, scratch, alpha, True)

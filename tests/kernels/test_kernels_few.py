@@ -50,6 +50,52 @@ def test_weights_are_those_of_all_entries(name, k, dtype, temperature, monkeypat
     assert np.allclose(found.sum(-1)[:9], k, rtol=3e-7)
 
 
+def scores_of(shape, rng, n):
+    """Rows by where θ is: as normal scores have it, far below that, far above, or anywhere."""
+    x = {
+        "normal": lambda: rng.standard_normal((6, n)),
+        "uniform": lambda: rng.random((6, n)),  # θ is below
+        "exponential": lambda: rng.exponential(size=(6, n)),
+        "heavy": lambda: rng.standard_t(2, (6, n)),
+        "two groups": lambda: rng.standard_normal((6, n)) + 5 * (rng.random((6, n)) < 0.1),
+        "alike": lambda: rng.integers(0, 3, (6, n)) * 1.0,
+        "outliers": lambda: np.where(np.arange(n) < 3, -300.0, rng.random((6, n))),
+    }[shape]()
+    x[0, ::3] = -math.inf
+    x[1, 7], x[2, 9] = math.inf, math.nan
+    x[3] += 1e4
+    return x
+
+
+SHAPES = ["normal", "uniform", "exponential", "heavy", "two groups", "alike", "outliers"]
+
+
+@pairwise(
+    name=LINKS,
+    shape=SHAPES,
+    n=[255, 256, 1000, 5000],
+    share=[1 / 250, 1 / 32, 0.1, 0.3],
+    dtype=["float32", "float64"],
+    temperature=[1.0, 0.1, 10.0],
+)
+def test_the_search_leaves_out_only_what_has_no_weight(
+    name, shape, n, share, dtype, temperature, monkeypatch
+):
+    x = scores_of(shape, np.random.default_rng(n), n).astype(dtype)
+    k = max(1.5, n * share)
+    found = kofn.soft_topk(x, k, link=name, temperature=temperature)
+    alone = kofn.soft_topk_threshold(x, k, link=name, temperature=temperature)  # without weights
+    monkeypatch.setenv("KOFN_KERNELS", "reference")
+    expected = kofn.soft_topk(x.astype("float64"), k, link=name, temperature=temperature)
+    eps = 6e-7 if dtype == "float32" else 1e-12
+    assert np.allclose(found, expected, rtol=0, atol=eps, equal_nan=True)
+    usual = [0, 3, 4, 5]
+    assert np.allclose(found[usual].sum(-1), k, rtol=eps)
+    z = (x.astype("float64") - alone[:, None])[usual] / temperature
+    near = np.abs(TABLE[name].cdf(z) - expected[usual]).max(-1)
+    assert (near <= 4 * np.finfo(dtype).eps * (1 + np.abs(alone[usual]) / temperature)).all()
+
+
 @pairwise(name=LINKS, dtype=["float32", "float64"], temperature=[1.0, 0.2])
 def test_losses_are_those_of_all_entries(name, dtype, temperature, monkeypatch):
     x = torch.tensor(rows(dtype)[:9])

@@ -19,8 +19,9 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.choice.layout import BLOCK, ROWS
-from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer, turn
+from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer
 from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.registers import turn
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 

@@ -15,7 +15,7 @@ from kofn.kernels.contract import OF_SCORES, SMALLEST
 from kofn.kernels.cpu.choice.layout import LANES
 from kofn.kernels.cpu.choice.search import middle
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.runtime.intrinsics import ones, reaching
+from kofn.kernels.cpu.runtime.registers import ones, reaching
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 

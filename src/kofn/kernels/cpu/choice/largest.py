@@ -38,16 +38,9 @@ from kofn.kernels.cpu.choice.layout import (
     kept_of,
     parts_of,
 )
-from kofn.kernels.cpu.runtime.intrinsics import (
-    VECTORS,
-    above,
-    lowest,
-    never_unroll,
-    ones,
-    pointer,
-    vectors,
-)
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.registers import above, lowest, ones
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 

@@ -19,7 +19,8 @@ from kofn.kernels.cpu.choice.keys import (
 )
 from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
 from kofn.kernels.cpu.choice.search import count_above, count_from, least_above
-from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, pointer, reaching
+from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.registers import above, lowest, ones, reaching
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import widest_vectors
 

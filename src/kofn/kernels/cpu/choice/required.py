@@ -33,8 +33,9 @@ from kofn.kernels.cpu.choice.layout import (
 )
 from kofn.kernels.cpu.choice.search import least_above, middle
 from kofn.kernels.cpu.choice.worker import lowest_of
-from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer, turn, vectors
+from kofn.kernels.cpu.runtime.intrinsics import never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.registers import turn
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from kofn.kernels.cpu.choice.search import count_above, count_from, ends, kth_largest
-from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, reaching
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
+from kofn.kernels.cpu.runtime.registers import above, lowest, ones, reaching
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 

@@ -12,8 +12,9 @@ from kofn.kernels.cpu.choice.abreast import kth_of
 from kofn.kernels.cpu.choice.layout import ROWS, kept_of
 from kofn.kernels.cpu.choice.sample import kth_of_row
 from kofn.kernels.cpu.choice.search import count_above, ends, least_from
-from kofn.kernels.cpu.runtime.intrinsics import above, lowest, pointer, reaching
+from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
+from kofn.kernels.cpu.runtime.registers import above, lowest, reaching
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 

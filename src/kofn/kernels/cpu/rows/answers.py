@@ -10,8 +10,8 @@ from numba import carray
 from kofn.kernels.contract import EXPONENTIAL, OCTAVES
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.formulas import edge, shifted
-from kofn.kernels.cpu.rows.forward import is_close
 from kofn.kernels.cpu.rows.lanes import (
+    FOUND,
     Row,
     is_deleted,
     load,
@@ -21,8 +21,10 @@ from kofn.kernels.cpu.rows.lanes import (
     pivot_of,
     rounded,
     store,
+    two_floats,
 )
-from kofn.kernels.cpu.rows.search import is_single
+from kofn.kernels.cpu.rows.search import is_off, is_single, pass_at
+from kofn.kernels.cpu.rows.search_lanes import MISSED_DOUBLE, MISSED_SINGLE
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
 
@@ -50,6 +52,57 @@ def count(group, bytes_at, into):
         else:
             sums = pass_over(row, _of_target(group, layout.TALLY), 0.0, 0.0, 0.0, 0.0, 0.0)
         store(into, r, row.size, sums[0])
+
+
+@plain
+def compare(group, lanes, checked, labels):
+    """Write p − t at θ, with what a loss needs; return the rows left to others, by their bits.
+
+    The sum of p − t shows how far Σp is from k, the sum of t. Targets that are soft lack their Ω.
+    """
+    row, left = group.row, 0
+    most = MISSED_SINGLE if row.size == 4 else MISSED_DOUBLE
+    which = layout.WRITTEN_LABEL_LOSS if labels else layout.WRITTEN_LOSS
+    for r in range(group.count):
+        each, pivot = nth(group, r), rounded(lanes.mean[r], row.size)
+        label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
+        usual = lanes.state[r] == FOUND and not lanes.strange[r] > 0 and 0 <= label < row.n
+        if not usual or is_close(lanes, r):
+            left |= 1 << r
+            continue
+        if lanes.fresh[r]:
+            pass_at(each, lanes, layout.FIRST_EVALUATION)
+        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
+        per_t, rest = lanes.per_t[r], pivot
+        if labels:
+            pivot, rest = load(each.x, label, row.size), np.float64(each.x + label * row.size)
+        sums = pass_over(each, which, hi, lo, per_t, lanes.by[r], rest)
+        lanes.total[r] = lanes.k[r] + sums[0]
+        off = abs(sums[0]) > most * lanes.k[r] or (checked > 0 and is_off(lanes, r))
+        if off:
+            lanes.fresh[r] = 1.0
+            left |= 1 << r
+            continue
+        apart = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4]) - pivot
+        # Scores that are all alike are the pivot; the rest is the rounding of their distance to θ.
+        known = sums[3] > 0 and abs(apart) > most * abs((hi - pivot) + lo)
+        lanes.compared[r], lanes.size[r] = 1.0, sums[2]
+        lanes.in_k[r] = sums[1]
+        lanes.in_t[r] = sums[5] - (sums[0] * (apart * per_t) if known else 0.0)
+    return left
+
+
+MOST_APART = 40.0
+"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
+
+
+@plain
+def is_close(lanes, r):
+    """Whether scores are far closer to one another than to θ, and not too far from it."""
+    mean, temperature = lanes.mean[r], lanes.temperature[r]
+    apart = abs(lanes.anchor[r] + temperature * lanes.delta[r] - mean)
+    reach = max(lanes.greatest[r] - mean, mean - lanes.least[r])
+    return 2 * reach <= apart and temperature < apart < MOST_APART * temperature
 
 
 @plain

@@ -9,6 +9,7 @@ from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows.answers import compare
 from kofn.kernels.cpu.rows.balance import to_end
 from kofn.kernels.cpu.rows.lanes import (
     CLOSED,
@@ -18,20 +19,17 @@ from kofn.kernels.cpu.rows.lanes import (
     SUMMED,
     copy_all,
     keep,
-    load,
     nth,
     part,
     pass_over,
     pass_over_all,
-    pivot_of,
     plane,
-    rounded,
-    two_floats,
 )
 from kofn.kernels.cpu.rows.search import (
     advance,
     evaluate,
     finite_peak,
+    is_off,
     is_single,
     last_checked,
     open_softmax,
@@ -42,8 +40,6 @@ from kofn.kernels.cpu.rows.search import (
     statistics,
 )
 from kofn.kernels.cpu.rows.search_lanes import (
-    MISSED_DOUBLE,
-    MISSED_SINGLE,
     advance_all,
     aim_all,
     alike_all,
@@ -60,7 +56,9 @@ from kofn.kernels.cpu.rows.search_lanes import (
     take_all,
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.registers import registers_are_wide
 from kofn.kernels.cpu.runtime.split_row import plain
+from kofn.kernels.cpu.runtime.vector_math import inline
 
 
 @plain
@@ -86,12 +84,16 @@ def weights(group, lanes, wanted, labels, at_once):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
+    if _leaves_out(group, labels):
+        _settle_few(group, lanes, labels)
     if wanted:
-        left = _compare(group, lanes, checked, labels) if at_once else ALL
+        left = compare(group, lanes, checked, labels) if at_once else ALL
         _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
             _search(group, lanes, 0.0)
+            if _leaves_out(group, labels):
+                _settle_few(group, lanes, labels)
             _write(group, lanes, again)
         _mend(group, lanes, wanted)
         if usual:
@@ -121,13 +123,21 @@ one in three may halve the bracket.
 """
 
 
+FEW_TERMS, LEAST_WRITTEN_ONCE = 1 / 8, 2048
+"""Of a row, the entries whose exact evaluation costs less than what a rough one leaves to do, where
+a row is so long that its weights are to be written once.
+"""
+
+
 @plain
 def _search(group, lanes, checked):
     """Evaluate the open rows, and take their steps, until the θ of all is found."""
     kind, size = group.row.kind, group.row.size
     rough = checked > 0 and kind in layout.HAVE_ROUGH
+    few = FEW_TERMS * group.row.n if group.row.n >= LEAST_WRITTEN_ONCE else 0.0
     for r in range(group.count):
-        lanes.rough[r] = 1.0 if rough and lanes.strange[r] == 0 else 0.0
+        many = lanes.few[r] == 0 or lanes.few[r] > few
+        lanes.rough[r] = 1.0 if rough and many and lanes.strange[r] == 0 else 0.0
     for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
@@ -192,19 +202,80 @@ def _start(group, lanes, labels):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
-    if group.few and kind in BOUNDED:
+    if _leaves_out(group, labels):
         _keep_few(group, lanes, labels)
     return summed > 0
 
 
+MARGIN = 0.3
+"""Standard deviations of the scores that θ may be below its start, for entries to be left out."""
+
+SLACK = 2.0**-4
+"""Temperatures between the least that is kept and the floor of θ: more than it is mended by."""
+
+COMMON, RARE = 0.45, 1.9
+"""Standard deviations above the mean from which on a third of normal scores are, and a thirtieth.
+
+So few can be copied in less time than an evaluation takes, by wide registers or one by one.
+"""
+
+LEAST_LEFT_OUT = 256
+"""Entries of the shortest row of which a part is worth being copied where nothing bounds θ."""
+
+
+@plain
+def _leaves_out(group, labels):
+    """Whether entries without a weight may be in no pass: an answer at a label needs places."""
+    return group.row.kind in BOUNDED and not group.entries and (group.few or not labels)
+
+
 @plain
 def _keep_few(group, lanes, labels):
-    """Keep the entries whose weight may not be 0 of rows where the greatest score bounds θ."""
+    """Keep the entries whose weight may not be 0, of rows where these are few.
+
+    Below some floor θ cannot be where the greatest score bounds it, else it is not likely to be.
+    """
+    row, seldom = group.row, COMMON if registers_are_wide() else RARE
     for r in range(group.count):
-        if lanes.state[r] == OPEN and lanes.alone[r] == lanes.alone[r]:
+        temperature, mean = lanes.temperature[r], lanes.mean[r]
+        deviation, anchor = math.sqrt(lanes.variance[r]), lanes.anchor[r]
+        bounds = lanes.alone[r] == lanes.alone[r]
+        least = anchor + temperature * lanes.low[r]
+        if not bounds:
+            margin = MARGIN * deviation + 2 * SLACK * temperature
+            least = max(least, anchor - margin)
+        few = row.n >= LEAST_LEFT_OUT and least - mean > seldom * deviation
+        if lanes.state[r] == OPEN and (bounds or few):
             label = carray(pointer(labels), r + 1, np.int64)[r] if labels else -1
-            least = lanes.anchor[r] + lanes.temperature[r] * lanes.low[r]
-            keep(group, lanes, r, least, label if label < group.row.n else -1)
+            label = label if label < row.n else -1
+            rarely = least - mean > RARE * deviation
+            lanes.placed[r] = 1.0 if group.few and (labels or (bounds and rarely)) else 0.0
+            keep(group, lanes, r, least, 0.0 if rarely else 1.0, label)
+            slack = 1e-6 * abs(least) + SLACK * temperature
+            lanes.floor[r] = -math.inf if bounds else least + slack
+
+
+@inline
+def _is_below(lanes, r):
+    """Whether θ is below the floor, where all entries of a row are needed again."""
+    return lanes.anchor[r] + lanes.temperature[r] * lanes.delta[r] < lanes.floor[r]
+
+
+@plain
+def _settle_few(group, lanes, labels):
+    """Have the weights of all entries written, unless those of a few are to be put in their places.
+
+    Where nothing bounds θ, it may have been found below the floor.
+    """
+    most = FEW_PLACES * group.row.n
+    for r in range(group.count):
+        few, placed = lanes.few[r], lanes.placed[r] > 0
+        if few > 0 and (_is_below(lanes, r) or not placed or not (labels or few <= most)):
+            lanes.few[r] = 0.0
+
+
+FEW_PLACES = 1 / 10
+"""Of a row, the entries whose weights are sooner put in their places than the row is gone over."""
 
 
 @plain
@@ -232,6 +303,8 @@ def _evaluate(group, lanes):
         return any_open
     for r in range(group.count):
         if lanes.state[r] == OPEN:
+            if lanes.few[r] > 0 and _is_below(lanes, r):
+                lanes.few[r] = 0.0
             evaluate(part(group, lanes, r), lanes)
     return any_open
 
@@ -260,57 +333,6 @@ def _write(group, lanes, which):
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
-
-
-@plain
-def _compare(group, lanes, checked, labels):
-    """Write p − t at θ, with what a loss needs; return the rows left to others, by their bits.
-
-    The sum of p − t shows how far Σp is from k, the sum of t. Targets that are soft lack their Ω.
-    """
-    row, left = group.row, 0
-    most = MISSED_SINGLE if row.size == 4 else MISSED_DOUBLE
-    which = layout.WRITTEN_LABEL_LOSS if labels else layout.WRITTEN_LOSS
-    for r in range(group.count):
-        each, pivot = nth(group, r), rounded(lanes.mean[r], row.size)
-        label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
-        usual = lanes.state[r] == FOUND and not lanes.strange[r] > 0 and 0 <= label < row.n
-        if not usual or is_close(lanes, r):
-            left |= 1 << r
-            continue
-        if lanes.fresh[r]:
-            pass_at(each, lanes, layout.FIRST_EVALUATION)
-        hi, lo = two_floats(lanes.anchor[r], lanes.temperature[r] * lanes.delta[r], row.size)
-        per_t, rest = lanes.per_t[r], pivot
-        if labels:
-            pivot, rest = load(each.x, label, row.size), np.float64(each.x + label * row.size)
-        sums = pass_over(each, which, hi, lo, per_t, lanes.by[r], rest)
-        lanes.total[r] = lanes.k[r] + sums[0]
-        off = abs(sums[0]) > most * lanes.k[r] or (checked > 0 and _is_off(lanes, r))
-        if off:
-            lanes.fresh[r] = 1.0
-            left |= 1 << r
-            continue
-        apart = pivot_of(hi, lo, lanes.temperature[r], sums[3], sums[4]) - pivot
-        # Scores that are all alike are the pivot; the rest is the rounding of their distance to θ.
-        known = sums[3] > 0 and abs(apart) > most * abs((hi - pivot) + lo)
-        lanes.compared[r], lanes.size[r] = 1.0, sums[2]
-        lanes.in_k[r] = sums[1]
-        lanes.in_t[r] = sums[5] - (sums[0] * (apart * per_t) if known else 0.0)
-    return left
-
-
-MOST_APART = 40.0
-"""Temperatures between scores and θ up to which e^z of both, and their quotient, are normal."""
-
-
-@plain
-def is_close(lanes, r):
-    """Whether scores are far closer to one another than to θ, and not too far from it."""
-    mean, temperature = lanes.mean[r], lanes.temperature[r]
-    apart = abs(lanes.anchor[r] + temperature * lanes.delta[r] - mean)
-    reach = max(lanes.greatest[r] - mean, mean - lanes.least[r])
-    return 2 * reach <= apart and temperature < apart < MOST_APART * temperature
 
 
 MENDS = 4  # the first is enough unless the slopes have changed since the last evaluation
@@ -344,18 +366,10 @@ def _open_again(group, lanes):
     """Reopen the rows whose sum tells that the last step was too long; return which."""
     again = 0
     for r in range(group.count):
-        if lanes.state[r] == FOUND and lanes.strange[r] == 0 and _is_off(lanes, r):
+        if lanes.state[r] == FOUND and lanes.strange[r] == 0 and is_off(lanes, r):
             lanes.state[r], lanes.fresh[r] = OPEN, 1.0
             again |= 1 << r
     return again
-
-
-@plain
-def _is_off(lanes, r):
-    """Whether Σp, of float32 numbers, misses k by more than they have to."""
-    tails, least = lanes.below[r] + lanes.above[r], min(lanes.weight[r], lanes.k[r])
-    tails = 0.0 if lanes.rough[r] > 0 else tails
-    return not abs(lanes.total[r] - lanes.k[r]) <= 2 * 2.0**-23 * max(least, tails)
 
 
 @plain

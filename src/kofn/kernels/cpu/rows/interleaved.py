@@ -37,16 +37,9 @@ from kofn.kernels.cpu.rows.formulas import (
 from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.rows.lanes import OPEN, SPECIAL
 from kofn.kernels.cpu.rows.layout import COTANGENT, KEPT, LANE, LANES, PLANES, SCORE
-from kofn.kernels.cpu.runtime.intrinsics import (
-    VECTORS,
-    at_once,
-    never_unroll,
-    pointer,
-    turn,
-    turn_half,
-    vectors,
-)
+from kofn.kernels.cpu.runtime.intrinsics import VECTORS, at_once, never_unroll, pointer, vectors
 from kofn.kernels.cpu.runtime.layout import REGISTER
+from kofn.kernels.cpu.runtime.registers import turn, turn_half
 from kofn.kernels.cpu.runtime.vector_math import ordered, unordered, widest_vectors
 from kofn.kernels.cpu.short import opening, steps
 

@@ -12,6 +12,7 @@ from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, PLANES, SPREAD
 from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, PART, SUMS
+from kofn.kernels.cpu.runtime.layout import HEAD as TEAM_HEAD
 from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
@@ -62,7 +63,7 @@ def nth(group, r):
 
 @plain
 def _kept(group, r):
-    """The address of the entries that are kept of a row."""
+    """The address of the entries that are kept of a row, with answers of their own."""
     return group.few + 8 * r * apart_of(few_of(group.row.n), group.row.size)
 
 
@@ -72,23 +73,56 @@ def part(group, lanes, r):
     row, few = nth(group, r), np.int64(lanes.few[r])
     if few == 0:
         return row
-    at = _kept(group, r)
-    out = at + (few_of(row.n) + AT_ONCE) * row.size
+    at = out = row.out
+    if lanes.placed[r] > 0:
+        at = _kept(group, r)
+        out = at + (few_of(row.n) + AT_ONCE) * row.size
     return Row(r, row.passes, row.kind, row.size, at, row.g, out, few, row.sums, row.team, row.memo)
 
 
 @plain
-def keep(group, lanes, r, least, label):
+def keep(group, lanes, r, least, together, label):
     """Keep the entries above `least` of a row, and the label's, the first, if there is one.
 
-    Others are in no pass from then on. Where they are many, all stay.
+    Others are in no pass from then on. Where they are many, all stay. Those that are not `placed`
+    are where the answers of the row will be. Many are copied `together`.
     """
-    row, at, most = nth(group, r), _kept(group, r), few_of(group.row.n)
+    row, placed, own = nth(group, r), lanes.placed[r], np.float64(label)
+    at, most = row.out, min(3 * row.n // 8, PART)
+    if placed > 0:
+        at, most = _kept(group, r), few_of(row.n)
     to_few = Row(
         r, row.passes, row.kind, row.size, row.x, row.g, at, row.n, row.sums, row.team, row.memo
     )
-    sums = pass_over(to_few, KEEP, least, np.float64(most), 0.0, 0.0, np.float64(label))
-    lanes.few[r] = sums[0]
+    sums = pass_over(to_few, KEEP, least, np.float64(most), placed, together, own)
+    lanes.few[r] = 0.0 if sums[1] > 0 else sums[0]
+    if row.n > PART and lanes.few[r] > 0:
+        _gather(row)
+
+
+@plain
+def _gather(row):
+    """Move what the parts of a long row have kept to the first, from their places in the answer.
+
+    What a part has added up is in the team's memory: how many there are.
+    """
+    into, parts = np.int64(0), -(-row.n // PART)
+    counts = carray(pointer(row.team + 8 * TEAM_HEAD), (parts, SUMS), np.float64)
+    for i in range(parts):
+        source, count = row.out + i * PART * row.size, np.int64(counts[i, 0])
+        if i > 0 and row.size == 4:
+            _move(np.float32, source, row.out + 4 * into, count)
+        elif i > 0:
+            _move(np.float64, source, row.out + 8 * into, count)
+        into += count
+
+
+@plain
+def _move(number, source, into, count):
+    widest_vectors()
+    given, moved = carray(pointer(source), count, number), carray(pointer(into), count, number)
+    for j in range(count):
+        moved[j] = given[j]
 
 
 @plain

@@ -76,8 +76,9 @@ LANE = np.dtype(
                 # are 0.
                 "rough",
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
-                # entries were kept, 0 if all were; whether p − t stands in the place of p already.
-                *("strange", "few", "compared"),
+                # entries were kept, 0 if all were, for no θ below the floor; whether they have
+                # answers of their own; whether p − t stands in the place of p already.
+                *("strange", "few", "floor", "placed", "compared"),
                 # The sums of the last pass: total and squares of the first one, the others of
                 # an evaluation.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
@@ -184,8 +185,8 @@ def together(n: int, arrays: float, abreast: bool) -> int:
 
 
 def few_of(n: int) -> int:
-    """How many entries may be kept of a row."""
-    return min(n // 4, 1024)
+    """How many entries may be kept of a row, with answers of their own."""
+    return min(n // 4, 2048)
 
 
 def apart_of(few: int, size: int) -> int:

@@ -26,8 +26,9 @@ from kofn.kernels.cpu.rows.formulas import (
     written,
 )
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
-from kofn.kernels.cpu.runtime.intrinsics import above, lowest, ones, pointer
+from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
+from kofn.kernels.cpu.runtime.registers import above, lowest, ones, registers_are_wide, squeeze
 from kofn.kernels.cpu.runtime.vector_math import multiply_add, ordered, unordered, widest_vectors
 
 
@@ -244,37 +245,49 @@ def close(kind: int, number: Any) -> Pass:
 def keep(kind: int, number: Any) -> Pass:
     """Copy the entry `label`, unless that is below 0, and those above `least` to `out`.
 
-    Behind `most` entries and AT_ONCE is memory for as many answers, then their places. Their number
-    is added up, 0 if there are more than `most`.
+    There is memory for `most` entries and AT_ONCE, or for n. Behind it, if they are `placed`, are
+    as many answers, then their places. Their number is added up, and 1 if they are too many. They
+    are copied `together` where a register has many, one by one where most have none.
     """
     size = number(0).itemsize
 
-    def one_pass(x, g, out, n, sums, least, most, per_t, alpha, label):
+    def one_pass(x, g, out, n, sums, least, most, placed, together, label):
         widest_vectors()
         room, own, bound = np.int64(most) + AT_ONCE, np.int64(label), number(least)
+        at, most = out + 2 * room * size, min(np.int64(most), max(n - AT_ONCE, AT_ONCE))
         scores, kept = carray(pointer(x), n, number), carray(pointer(out), room, number)
-        places = carray(pointer(out + 2 * room * size), room, np.int32)
+        places = carray(pointer(at), room, np.int32)
         into, count = carray(pointer(sums), 8, np.float64), np.int64(0)
         if own >= 0:
             kept[0], places[0], count = scores[own], own, np.int64(1)
-        whole = n // AT_ONCE * AT_ONCE
+        whole, squeezed = n // AT_ONCE * AT_ONCE, registers_are_wide() and together
         for start in range(0, whole, AT_ONCE):
-            bits = above(x + start * size, bound)
+            if count > most:
+                break
+            begin = x + start * size
+            if squeezed and not start <= own < start + AT_ONCE:
+                its = at + 4 * count if placed else 0
+                count += squeeze(begin, bound, out + count * size, its, start)
+                continue
+            bits = above(begin, bound)
             if start <= own < start + AT_ONCE:
                 bits &= ~(np.int64(1) << (own - start))
             end = count + ones(bits)
-            if end > room - AT_ONCE:
-                return
             for j in range(count, end):
                 i = start + lowest(bits)
-                kept[j], places[j] = scores[i], i
+                kept[j] = scores[i]
+                if placed:
+                    places[j] = i
                 bits &= bits - 1
             count = end
-        for i in range(whole, n):
+        for i in range(whole if count <= most else n, n):
             if scores[i] > bound and i != own:
-                kept[count], places[count] = scores[i], i
+                kept[count] = scores[i]
+                if placed:
+                    places[count] = i
                 count += 1
         into[0] += count
+        into[1] += 1 if count > most else 0
 
     return one_pass
 

@@ -375,3 +375,11 @@ def _held(lanes, r, step, log_odds, excess, round_):
         lanes.worth[r] *= 2
         lanes.leap[r] *= 8
     return target if low < target < high else low / 2 + high / 2
+
+
+@plain
+def is_off(lanes, r):
+    """Whether Σp, of float32 numbers, misses k by more than they have to."""
+    tails, least = lanes.below[r] + lanes.above[r], min(lanes.weight[r], lanes.k[r])
+    tails = 0.0 if lanes.rough[r] > 0 else tails
+    return not abs(lanes.total[r] - lanes.k[r]) <= 2 * 2.0**-23 * max(least, tails)

@@ -193,7 +193,9 @@ def advance_all(address, kind, size, round_, checked):
         few_kinks = (change <= FEW_KINKS) & (size_of_step * lanes.slope[r] <= FEW_KINKS)
         few_kinks = few_kinks | kinkless
         brief = (size_of_step <= checked) & soft & few_kinks
-        near = near | (brief & (lanes.strange[r] == 0))
+        # One more evaluation of a few entries costs less than weights of all that are wrong.
+        costly = (lanes.few[r] == 0) | ~exact
+        near = near | (brief & costly & (lanes.strange[r] == 0))
         # Next to 1, F is rounded: a few slopes would make much of that.
         steep = exact | (2 * weight >= below)
         near = near & steep

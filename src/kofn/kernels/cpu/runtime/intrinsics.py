@@ -1,8 +1,7 @@
-"""Operations that Numba lacks: on addresses, counters, tuples of sums, and vectors in registers."""
+"""Operations that Numba lacks: on addresses, counters and tuples of sums; hints for loops."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kofn.kernels.cpu.compiler.private import cgutils
-from kofn.kernels.cpu.runtime.layout import AT_ONCE, BLOCK, REGISTER, WIDTH_IF_WIDE
+from kofn.kernels.cpu.runtime.layout import BLOCK, REGISTER, WIDTH_IF_WIDE
 
 PASS = types.void(*(types.int64,) * 5, *(types.float64,) * 5)
 """The one signature of all passes over a row: (x, g, out, n, sums, hi, lo, per_t, alpha, rest)."""
@@ -177,84 +176,6 @@ So sums kept there become registers for the length of a loop, however many lanes
 """
 
 
-def _turning(register: int) -> Any:
-    """Return an intrinsic that copies a square of numbers, as wide as a vector of so many bytes,
-    rows becoming columns.
-
-    Numbers are of the type of `like`, rows so many bytes apart; none after the `last` is read, nor,
-    in the copy, written: those are the last once more, or get lost. In registers: four rounds of
-    exchanges where memory would be passed over 256 times; where a vector of REGISTER bytes is two
-    registers, by quarters, which stay in these.
-    """
-
-    @intrinsic
-    def turn(typingctx, like, source, step, last, into, into_step, into_last):
-        size = like.bitwidth // 8
-        width = register // size
-
-        def codegen(context, builder, signature, arguments):
-            number = context.get_value_type(signature.args[0])
-            _, source, step, last, into, into_step, into_last = arguments
-
-            def part(width: int, row: int = 0, column: int = 0) -> None:
-                """Copy the square of that width whose first row and column these are."""
-
-                def beyond(address: Any, by: Any, row: int, column: int) -> Any:
-                    rows = builder.mul(ir.Constant(by.type, row), by)
-                    return builder.add(address, builder.add(rows, by.type(column * size)))
-
-                of, to = beyond(source, step, row, column), beyond(into, into_step, column, row)
-                left, room = (
-                    builder.sub(each, each.type(by))
-                    for each, by in ((last, row), (into_last, column))
-                )
-                _turned(builder, number, width, size, (of, step, left), (to, into_step, room))
-
-            if register < REGISTER:
-                part(width)
-                return context.get_dummy_value()
-            with builder.if_else(asked(builder, "kofn_wide_registers")) as (wide, others):
-                with wide:
-                    part(width)
-                with others:  # the last row after what takes its place for want of one
-                    for row, column in itertools.product((0, width // 2), (width // 2, 0)):
-                        part(width // 2, row, column)
-            return context.get_dummy_value()
-
-        return types.none(like, *(types.int64,) * 6), codegen
-
-    return turn
-
-
-def _turned(builder: Any, number: Any, width: int, size: int, of: Any, to: Any) -> None:
-    """Turn a square in registers; `of` and `to` are an address, a step and the last row each."""
-    vector, align = ir.VectorType(number, width), size
-
-    def places(first: Any, step: Any, last: Any) -> Any:
-        for i in map(ir.IntType(64), range(width)):
-            row = builder.select(builder.icmp_signed("<", i, last), i, last)
-            yield builder.inttoptr(builder.add(first, builder.mul(row, step)), vector.as_pointer())
-
-    rows = [builder.load(at, align=align) for at in places(*of)]
-    apart = width // 2
-    while apart:
-        # Exchange the entries that are out of place by one bit of row and column.
-        low = [j if j & apart == 0 else j - apart + width for j in range(width)]
-        high = [j + apart if j & apart == 0 else j + width for j in range(width)]
-        masks = [ir.Constant(ir.VectorType(ir.IntType(32), width), mask) for mask in (low, high)]
-        for i in range(width):
-            if i & apart == 0:
-                pair = rows[i], rows[i + apart]
-                rows[i], rows[i + apart] = (builder.shuffle_vector(*pair, mask) for mask in masks)
-        apart //= 2
-    # The last row itself comes after what has its place for want of one.
-    for row, at in reversed([*zip(rows, places(*to), strict=True)]):
-        builder.store(row, at, align=align)
-
-
-turn, turn_half = _turning(REGISTER), _turning(REGISTER // 2)
-
-
 def _loops(function: Any) -> dict[Any, set[Any]]:
     """Return the loops of a function: the last block of each, and all of its blocks.
 
@@ -349,51 +270,3 @@ def _at_once(within: int) -> Any:
 
 
 at_once, sums_at_once = _at_once(0), _at_once(2)
-
-
-def _compared(how: str) -> Any:
-    """Return an intrinsic that compares AT_ONCE numbers, from an address on, with a bound of their
-    type: a bit for each.
-    """
-
-    @intrinsic
-    def bits(typingctx, address, bound):
-        def codegen(context, builder, signature, arguments):
-            number, word = arguments[1].type, ir.IntType(32)
-            vector = ir.VectorType(number, AT_ONCE)
-            at = builder.inttoptr(arguments[0], vector.as_pointer())
-            keys = builder.load(at, align=signature.args[1].bitwidth // 8)
-            none = ir.Constant(vector, ir.Undefined)
-            one = builder.insert_element(none, arguments[1], word(0))
-            first = ir.Constant(ir.VectorType(word, AT_ONCE), [0] * AT_ONCE)
-            are_integers = isinstance(number, ir.IntType)
-            compare = builder.icmp_signed if are_integers else builder.fcmp_ordered
-            flags = compare(how, keys, builder.shuffle_vector(one, none, first))
-            return builder.bitcast(flags, ir.IntType(AT_ONCE))
-
-        return types.int64(types.int64, bound), codegen
-
-    return bits
-
-
-reaching, above = _compared(">="), _compared(">")
-
-
-@intrinsic
-def ones(typingctx, bits):
-    """Count the bits that are set."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def lowest(typingctx, bits):
-    """The place of the lowest bit that is set, or AT_ONCE if none is."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(0))
-
-    return types.int64(types.int64), codegen

@@ -1,6 +1,7 @@
 """Hard choices of long rows, searched between two scores of a sample, are those of a sort."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from kofn.kernels.cpu.choice import launch, sample
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
 
 NAN, INF = math.nan, math.inf
+MIDDLE = sample.LEAST, 1000, sample.LEAST_OF_MANY, 5 * sample.LEAST_OF_MANY + 37
 LONG = sample.SHORTEST, 2 * sample.SHORTEST + 37, 4 * sample.SHORTEST - 1
 KINDS = (
     "normal", "Cauchy", "bimodal", "tied", "equal", "sorted", "falling", "repeated",
-    "misleading", "masked", "all masked", "infinite", "extreme",
+    "misleading", "masked", "all masked", "infinite", "extreme", "uniform", "exponential", "huge",
 )  # fmt: skip
 
 
@@ -43,6 +45,12 @@ def scores(kind, n, number, rng):
         x[:] = -INF
     if kind == "infinite":
         x[rng.random(n) < 0.2] = INF
+    if kind == "uniform":
+        x = rng.random(n).astype(number)
+    if kind == "exponential":
+        x = rng.exponential(size=n).astype(number)
+    if kind == "huge":  # squares of it are infinite
+        x *= np.sqrt(top)
     if kind == "extreme":
         x = rng.choice([-top / 4, -0.0, 0.0, np.finfo(number).tiny, top], n).astype(number)
     return x
@@ -61,7 +69,7 @@ def by_a_sort(x, k):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_of_a_stable_sort_are_chosen(kind, number):
     rng = np.random.default_rng(0)
-    for n in LONG:
+    for n in (*MIDDLE, *LONG):
         x = scores(kind, n, number, rng)
         for k in (1, 8, n // 8, n // 2, n // 2 + 0.25, n - 1, n, n + 1):
             assert np.array_equal(launch.hard(x[None], float(k))[0], by_a_sort(x, k)), (n, k)
@@ -75,6 +83,11 @@ def test_scores_of_half_precision_are_chosen_as_those_of_a_sort():
         for k in (8, LONG[1] // 8, LONG[1] - 1):
             chosen = kofn.hard_topk(half, k).float().numpy()
             assert np.array_equal(chosen, [by_a_sort(row, k) for row in half.float().numpy()])
+
+
+def test_the_place_of_a_share_of_normal_scores_is_its_quantile():
+    for share in np.linspace(0.0005, 0.9995, 33):
+        assert abs(sample._normal.py_func(share) + NormalDist().inv_cdf(share)) < 5e-4
 
 
 @pytest.mark.parametrize("place", [0, 777, LONG[1] - 1])

@@ -1,7 +1,8 @@
-"""The k-th largest score of a long row: a sample tells between which scores it is.
+"""The k-th largest score of a long row: a sample tells between which scores it is, or, of a shorter
+one, mean and variance, as if scores were normal.
 
 One pass counts the scores above these and copies those between them, a few in a hundred, and only
-they are searched. A sample that misleads costs that pass, and no more.
+they are searched. What misleads costs that pass, and no more.
 """
 
 from __future__ import annotations
@@ -11,8 +12,16 @@ import math
 import numpy as np
 
 from kofn.kernels.cpu.choice.search import count_above, count_from, ends, kth_largest
+from kofn.kernels.cpu.rows.frame import loop
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
-from kofn.kernels.cpu.runtime.registers import above, lowest, ones, reaching
+from kofn.kernels.cpu.runtime.registers import (
+    above,
+    lowest,
+    ones,
+    reaching,
+    registers_are_wide,
+    squeeze,
+)
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
 
@@ -20,6 +29,12 @@ SHARE, MOST = 32, 4096
 """A sample has one score of so many, and no more than the most."""
 SHORTEST = 16_384
 """The shortest row of which a sample is taken."""
+MARGIN, RARE = 0.3, 0.125
+"""Of such a row, how many standard deviations the scores that are copied begin, and end, from where
+normal ones would have the k-th; and the share of it up to which all that are greater are copied."""
+LEAST, LEAST_OF_MANY = 512, 2048
+"""The shortest row for that, where registers are wide; and where they are not, or the share is
+larger: in a shorter one so many are copied that it takes as long as searching all."""
 DEVIATIONS = 2.5
 """How far from the rank that is wanted, in the sample, a bracket begins and ends."""
 PLACES, GOLDEN = 16, 40503
@@ -65,18 +80,69 @@ def _bracket(x, k, least, sample):
 
 
 @plain
-def _sift(x, address, low, high, into):
+def _normal(share):
+    """How many deviations above the mean so large a share of normal scores is, to 5e-4: Abramowitz
+    and Stegun (1964), 26.2.23.
+    """
+    t = math.sqrt(-2 * math.log(min(share, 1 - share)))
+    over, under = 2.515517 + t * (0.802853 + t * 0.010328), t * (0.189269 + t * 0.001308)
+    z = t - over / (1 + t * (1.432788 + under))
+    return z if share < 0.5 else -z
+
+
+@loop
+def _moments(x):
+    """Mean and variance of a row, neither finite unless all scores are."""
+    widest_vectors()
+    total, squares, pivot = real(x[0], 0.0), real(x[0], 0.0), x[0]
+    for i in range(x.size):
+        d = x[i] - pivot
+        total += d
+        squares += d * d
+    mean = np.float64(total) / x.size
+    return pivot + mean, np.float64(squares) / x.size - mean * mean
+
+
+@plain
+def _bracket_of_normal(x, k, least):
+    """The same as `_bracket` by mean and variance."""
+    share, infinite = k / x.size, real(least, math.inf)
+    if x.size < LEAST_OF_MANY and (share > RARE or not registers_are_wide()):
+        return infinite, least
+    if share > RARE and not registers_are_wide():
+        return infinite, least
+    mean, variance = _moments(x)
+    if not (0 < variance < math.inf and share < 1):
+        return infinite, least
+    deviation = math.sqrt(variance)
+    theta, margin = mean + _normal(share) * deviation, MARGIN * deviation
+    high = real(least, theta + margin) if share > RARE else infinite
+    return real(least, theta - margin), high
+
+
+@plain
+def _sift(x, address, low, high, into, finite):
     """Copy the scores from low to high, in their order, and fill up with −∞.
 
     (copied, above, bad): how many those are, or −1 if there is no room for them; how many are
-    greater; whether one is NaN, unless there was no room.
+    greater; whether one is NaN, unless there was no room. If all are known to be `finite`, none is,
+    and more than a few lie between.
     """
     widest_vectors()
     size, room, least = x.itemsize, into.size - AT_ONCE, real(low, -math.inf)
     copied, greater, missing = np.int64(0), np.int64(0), np.int64(0)
-    whole = x.size // AT_ONCE * AT_ONCE
+    whole, together = x.size // AT_ONCE * AT_ONCE, finite and registers_are_wide()
+    if together and high < real(low, math.inf):
+        greater = count_above(x[:whole], high)
+    key, into_at = ordered(low), into.ctypes.data
+    below = unordered(real(key, key - 1), low)
     for start in range(0, whole, AT_ONCE):
         at = address + start * size
+        if together:
+            if copied > room:
+                return np.int64(-1), greater, False
+            copied += squeeze(at, below, high, into_at + copied * size, 0, 0)
+            continue
         over = above(at, high)
         bits = reaching(at, low) & ~over
         missing |= ~reaching(at, least)
@@ -94,7 +160,7 @@ def _sift(x, address, low, high, into):
         greater += v > high
         missing |= v != v
         if low <= v <= high:
-            if copied == room:
+            if copied >= room:
                 return np.int64(-1), greater, False
             into[copied] = v
             copied += 1
@@ -110,9 +176,13 @@ def kth_of_row(x, address, k, lowest, spare):
     If none is above it, t is ∞. `spare` has room for as many scores as x.
     """
     row, room, greater, bad = x, spare, np.int64(0), False
-    while row.size >= SHORTEST and k - greater < row.size:
-        size = min(row.size // SHARE // AT_ONCE * AT_ONCE, MOST)
-        low, high = _bracket(row, k - greater, lowest, room[:size])
+    while row.size >= (LEAST if row.size == x.size else SHORTEST) and k - greater < row.size:
+        finite = row.size < SHORTEST
+        if finite:
+            low, high = _bracket_of_normal(row, k, lowest)
+        else:
+            size = min(row.size // SHARE // AT_ONCE * AT_ONCE, MOST)
+            low, high = _bracket(row, k - greater, lowest, room[:size])
         if low > high:
             break
         if low == high:  # of many equal scores
@@ -121,7 +191,7 @@ def kth_of_row(x, address, k, lowest, spare):
                 _, _, missing = ends(row, lowest)
                 return high, more + greater, bad or missing
             break
-        copied, more, missing = _sift(row, address, low, high, room)
+        copied, more, missing = _sift(row, address, low, high, room, finite)
         if not more < k - greater <= more + copied:
             break
         bad, greater, halved = bad or missing, greater + more, 2 * copied < row.size

@@ -254,6 +254,7 @@ def keep(kind: int, number: Any) -> Pass:
     def one_pass(x, g, out, n, sums, least, most, placed, together, label):
         widest_vectors()
         room, own, bound = np.int64(most) + AT_ONCE, np.int64(label), number(least)
+        infinity = number(math.inf)
         at, most = out + 2 * room * size, min(np.int64(most), max(n - AT_ONCE, AT_ONCE))
         scores, kept = carray(pointer(x), n, number), carray(pointer(out), room, number)
         places = carray(pointer(at), room, np.int32)
@@ -267,7 +268,7 @@ def keep(kind: int, number: Any) -> Pass:
             begin = x + start * size
             if squeezed and not start <= own < start + AT_ONCE:
                 its = at + 4 * count if placed else 0
-                count += squeeze(begin, bound, out + count * size, its, start)
+                count += squeeze(begin, bound, infinity, out + count * size, its, start)
                 continue
             bits = above(begin, bound)
             if start <= own < start + AT_ONCE:

@@ -151,21 +151,21 @@ def registers_are_wide(typingctx):
 
 
 @intrinsic
-def squeeze(typingctx, source, bound, into, places, first):
-    """Copy those of AT_ONCE numbers, from `source` on, that are above a bound, one beside the
-    other; return how many they are.
+def squeeze(typingctx, source, after, last, into, places, first):
+    """Copy those of AT_ONCE numbers, from `source` on, that are above `after` up to `last`, one
+    beside the other; return how many they are.
 
     Where there is an address of `places`, theirs, counted from `first`, are copied there. Behind
     the last of either up to a register more is written. For wide registers, which have an operation
     for it: where they are not, the bits of `above` are gone through in less time.
     """
-    size = bound.bitwidth // 8
+    size = after.bitwidth // 8
     width = REGISTER // size
 
     def codegen(context, builder, signature, arguments):
-        source, bound, into, places, first = arguments
+        source, after, last, into, places, first = arguments
         word, flag = ir.IntType(32), ir.IntType(1)
-        vector, indices = ir.VectorType(bound.type, width), ir.VectorType(word, width)
+        vector, indices = ir.VectorType(after.type, width), ir.VectorType(word, width)
         flags, zero = ir.VectorType(flag, width), ir.IntType(64)(0)
 
         def everywhere(value: Any) -> Any:
@@ -182,14 +182,20 @@ def squeeze(typingctx, source, bound, into, places, first):
             place = builder.add(at, builder.mul(count, count.type(size)))
             builder.store(copied, builder.inttoptr(place, kind.as_pointer()), align=4)
 
-        bounds, base = everywhere(bound), everywhere(builder.trunc(first, word))
+        low, high = everywhere(after), everywhere(last)
+        base = everywhere(builder.trunc(first, word))
         starts = range(0, AT_ONCE, width)
         places_of = [builder.add(source, source.type(i * size)) for i in starts]
         loaded = [
             builder.load(builder.inttoptr(each, vector.as_pointer()), align=size)
             for each in places_of
         ]
-        chosen = [builder.fcmp_ordered(">", values, bounds) for values in loaded]
+        chosen = [
+            builder.and_(
+                builder.fcmp_ordered(">", values, low), builder.fcmp_ordered("<=", values, high)
+            )
+            for values in loaded
+        ]
         any_ = chosen[0]
         for which in chosen[1:]:
             any_ = builder.or_(any_, which)
@@ -216,4 +222,4 @@ def squeeze(typingctx, source, bound, into, places, first):
         found.add_incoming(zero, none)
         return found
 
-    return types.int64(types.int64, bound, *(types.int64,) * 3), codegen
+    return types.int64(types.int64, after, after, *(types.int64,) * 3), codegen

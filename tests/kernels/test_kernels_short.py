@@ -135,6 +135,8 @@ def test_few_evaluations_are_enough(kind, rng):
         evaluations = own.reshape(-1, layout.LANES)[EVALUATIONS]
         assert evaluations.min() >= 1
         assert np.median(evaluations) <= 4
+        if kind in layout.HAVE_ROUGH and k == 1:  # the parts' greatest scores bound θ closely
+            assert evaluations.mean() <= 1.2
 
 
 @pytest.mark.parametrize("kind", layout.SERVED)

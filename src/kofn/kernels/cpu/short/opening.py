@@ -21,6 +21,7 @@ from kofn.kernels.constants import SPREAD, USUAL
 from kofn.kernels.contract import (
     BOUNDED,
     EXPONENTIAL,
+    LINEAR,
 )
 from kofn.kernels.cpu.rows.formulas import (
     edge_beside,
@@ -33,6 +34,7 @@ from kofn.kernels.cpu.rows.frame import Pass
 from kofn.kernels.cpu.rows.lanes import PLACE
 from kofn.kernels.cpu.rows.layout import (
     COTANGENT,
+    HAVE_ROUGH,
     KEPT,
     LANE,
     LANES,
@@ -42,13 +44,37 @@ from kofn.kernels.cpu.rows.layout import (
 )
 from kofn.kernels.cpu.rows.search import least_unit
 from kofn.kernels.cpu.runtime.intrinsics import VECTORS, at_once, never_unroll, pointer, vectors
-from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
 STILL, GOING, NEAR, SOLVED = range(4)
 """States of a row: left to the search; θ is sought; weights are to be held to k; they add up."""
 TEMPERATURE, PER_T, K, RISE, ANCHOR, LOW, HIGH, CAPPED_ROW = range(8)
 STATE, BY, EVALUATIONS = range(8, len(OF_USUAL))
 OWN = PLACE["own_of_usual"]
+
+
+PARTS = 4
+"""Of so many parts of a row, every fourth entry, the greatest bound θ together where k ≤ 1."""
+
+
+def _shares_of(kind: int) -> tuple[float, ...]:
+    """F⁻¹(k/m)/F⁻¹(k) for m from 1 on: by the mean of m scores, θ is no more than that below it.
+
+    F is convex there, so the weights of m scores are at least m·F of their mean, and they are no
+    more than k.
+    """
+    power = 1.0 if kind == LINEAR else 0.5
+    return tuple(m**-power for m in range(1, PARTS + 1))
+
+
+@inline
+def larger(a, b):
+    return a if a > b else b
+
+
+@inline
+def smaller(a, b):
+    return a if a < b else b
 
 
 def open_usual(kind: int, number: Any) -> Pass:
@@ -58,33 +84,44 @@ def open_usual(kind: int, number: Any) -> Pass:
     solve count as solved so far.
     """
     bounded, softmax = kind in BOUNDED, kind == EXPONENTIAL
+    parts, shares = kind in HAVE_ROUGH, _shares_of(kind)
     single, size = bounded or softmax, number(0).itemsize
 
     def one_pass(x, g, out, n, lanes, a, b, c, d, e):
         widest_vectors()
         zero, one, into = number(0), number(1), carray(pointer(lanes), 1, LANE)[0]
+        infinity = number(math.inf)
         entries = carray(pointer(x), (n, PLANES, LANES), number)
         mine = carray(pointer(lanes + OWN), (len(OF_USUAL), LANES), number)
         own = carray(vectors(zero), (VECTORS, LANES), number)
         for r in range(LANES):
             own[0, r], own[1, r], own[2, r] = entries[n // 2, SCORE, r], zero, zero
-            own[3, r] = own[0, r]
-        for i in range(0, n - 1, 2):
+            own[3, r] = own[4, r] = own[5, r] = own[6, r] = -infinity
+        for i in range(0, n - 3, 4):
             for r in range(LANES):
-                v, u = entries[i, SCORE, r], entries[i + 1, SCORE, r]
-                p, q = v - own[0, r], u - own[0, r]
-                own[1, r] += p + q
-                own[2, r] += p * p + q * q
-                if single:
-                    v = v if v > u else u
-                    own[3, r] = v if v > own[3, r] else own[3, r]
-        for i in range(n - n % 2, n):
+                t, u = entries[i, SCORE, r], entries[i + 1, SCORE, r]
+                v, w = entries[i + 2, SCORE, r], entries[i + 3, SCORE, r]
+                if parts:
+                    own[3, r], own[4, r] = larger(own[3, r], t), larger(own[4, r], u)
+                    own[5, r], own[6, r] = larger(own[5, r], v), larger(own[6, r], w)
+                elif single:
+                    own[3, r] = larger(own[3, r], larger(larger(t, u), larger(v, w)))
+                t, u, v, w = t - own[0, r], u - own[0, r], v - own[0, r], w - own[0, r]
+                own[1, r] += (t + u) + (v + w)
+                own[2, r] += (t * t + u * u) + (v * v + w * w)
+        for i in range(n - n % 4, n):
             for r in range(LANES):
                 v = entries[i, SCORE, r]
-                p = v - own[0, r]
-                own[1, r] += p
-                own[2, r] += p * p
-                own[3, r] = v if v > own[3, r] else own[3, r]
+                own[3, r] = larger(own[3, r], v)
+                v -= own[0, r]
+                own[1, r] += v
+                own[2, r] += v * v
+        for r in range(LANES if parts else 0):
+            own[3, r], own[4, r] = larger(own[3, r], own[4, r]), smaller(own[3, r], own[4, r])
+            own[5, r], own[6, r] = larger(own[5, r], own[6, r]), smaller(own[5, r], own[6, r])
+            own[3, r], own[5, r] = larger(own[3, r], own[5, r]), smaller(own[3, r], own[5, r])
+            own[4, r], own[6, r] = larger(own[4, r], own[6, r]), smaller(own[4, r], own[6, r])
+            own[4, r], own[5, r] = larger(own[4, r], own[5, r]), smaller(own[4, r], own[5, r])
         per_n, edge, all_n = one / number(n), edge_of(kind, into.alpha[0]), number(n)
         some, little, few = number(1e-5), number(1e-6), number(1e-3)
         for r in range(LANES):
@@ -112,12 +149,18 @@ def open_usual(kind: int, number: Any) -> Pass:
                 end, alone = temperature * number(into.end[r]), temperature * number(into.alone[r])
                 slack = little * (abs(low) + abs(high)) + few * (temperature + abs(end))
                 is_one = alone == alone  # k ≤ 1: the greatest score alone bounds θ
-                least = own[3, r] - alone
+                least = total = own[3, r]
+                least -= alone
+                if parts:
+                    for j in range(1, PARTS):
+                        total += own[3 + j, r]
+                        bound = total * number(1 / (j + 1)) - alone * number(shares[j])
+                        least = bound if bound > least else least
                 # A little before, so that a θ is found between it and the others.
-                first = own[3, r] - alone * number(1 + 2.0**-10)
+                first = least - alone * number(2.0**-10)
                 low, high = low - end - slack, high - end + slack
                 high = own[3, r] - end + slack if is_one else high
-                start = first if is_one & (start < first) else start
+                start = first if is_one & ((start < first) | parts) else start
                 low = least - slack if is_one else low
                 start = low if start < low else (high if start > high else start)
                 # Before its end, where it starts, the greatest score's slope is 0, and soon 1.

@@ -41,7 +41,7 @@ OF_LEVELS ?= tests/kernels tests/maps/test_maps_accuracy.py tests/maps/test_maps
 	tests/formulas/test_formulas_far_scores.py tests/formulas/test_formulas_of_users.py tests/maps/test_maps_knapsack_gradients.py tests/formulas/test_formulas_total.py \
 	tests/docs/test_docs_gradients.py
 SAMPLE ?= tests/kernels/test_kernels.py tests/kernels/test_kernels_temperature.py tests/formulas/test_formulas_total.py tests/maps/test_maps_accuracy.py \
-	tests/formulas/test_formulas_gradients.py
+	tests/formulas/test_formulas_gradients.py tests/kernels/test_kernels_few.py tests/kernels/test_kernels_sample.py
 
 # For `make gpu`: where it writes, and what it needs beside PyTorch, Triton and NumPy. All of it is Python alone.
 DEVICE ?= cuda

@@ -1,14 +1,18 @@
 """Rows of which few entries may have a weight: the search, losses and answers go by these alone."""
 
+import itertools
 import math
 
 import numpy as np
+import pytest
 import torch
 
 import kofn
 from kofn import losses
 from kofn.kernels.contract import BOUNDED, KINDS
-from kofn.kernels.cpu.rows import layout
+from kofn.kernels.cpu.rows import lanes, launch, layout
+from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime.layout import AT_ONCE, HEAD, PART, SUMS
 from kofn.links.table import TABLE
 from pairs import pairwise
 
@@ -83,6 +87,7 @@ def test_the_search_leaves_out_only_what_has_no_weight(
 ):
     x = scores_of(shape, np.random.default_rng(n), n).astype(dtype)
     k = max(1.5, n * share)
+    assert not launch.weights(x, k, temperature, TABLE[name].inner)[2]  # what else would answer
     found = kofn.soft_topk(x, k, link=name, temperature=temperature)
     alone = kofn.soft_topk_threshold(x, k, link=name, temperature=temperature)  # without weights
     monkeypatch.setenv("KOFN_KERNELS", "reference")
@@ -94,6 +99,65 @@ def test_the_search_leaves_out_only_what_has_no_weight(
     z = (x.astype("float64") - alone[:, None])[usual] / temperature
     near = np.abs(TABLE[name].cdf(z) - expected[usual]).max(-1)
     assert (near <= 4 * np.finfo(dtype).eps * (1 + np.abs(alone[usual]) / temperature)).all()
+
+
+@pytest.mark.parametrize("together", [0.0, 1.0])
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 200, 1000, 5000])
+def test_what_is_kept_is_what_reaches_a_bound_in_its_order(n, number, together):
+    """It is beside what nobody may write to, and nothing is kept where it would be too much."""
+    rng, size = np.random.default_rng(n), np.dtype(number).itemsize
+    code = launch.pass_code("loops", "keep", 0, size)
+    for share, placed, label in itertools.product((0.01, 0.3, 0.9), (0.0, 1.0), (-1, n // 2)):
+        if label >= 0 and not placed:
+            continue
+        x, most = rng.random(n).astype(number), 3 * n // 8
+        least = number(1 - share)
+        room = most + AT_ONCE if placed else n
+        words = room * (2 * size + 4) if placed else room * size
+        memory, sums = np.full(words + 64, 99, np.uint8), np.zeros(SUMS)
+        arrays = x.ctypes.data, 0, memory.ctypes.data, n, sums.ctypes.data
+        native.function(code)(*arrays, least, most, placed, together, label)
+        expected = np.flatnonzero(x >= least)
+        if label >= 0:
+            expected = np.array([label, *expected[expected != label]])
+        assert (memory[words:] == 99).all()
+        assert sums[1] > 0 or sums[0] == expected.size
+        if expected.size <= most and n >= AT_ONCE:
+            assert sums[1] == 0
+        if sums[1] == 0:
+            assert np.array_equal(memory[: room * size].view(number)[: expected.size], x[expected])
+            places = memory[2 * room * size : words].view(np.int32)[: expected.size]
+            assert not placed or np.array_equal(places, expected)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+@pytest.mark.parametrize("counts", [(40_000, 40_000, 7), (0, 0, 5), (3, 0, 1, 65_536, 2), (9, 1)])
+def test_what_parts_have_kept_is_gathered(number, counts):
+    """Where it is not, Σp is not k, and a second search only takes longer."""
+    n, size = (len(counts) - 1) * PART + max(counts[-1], 1), np.dtype(number).itemsize
+    out, team = np.arange(n, dtype=number), np.zeros(HEAD + SUMS * len(counts))
+    team[HEAD::SUMS] = counts
+    parts = [out[i * PART : i * PART + each].copy() for i, each in enumerate(counts)]
+    row = lanes.Row(0, 0, 0, size, 0, 0, out.ctypes.data, n, 0, team.ctypes.data, 0)
+    lanes._gather(row)
+    assert np.array_equal(out[: sum(counts)], np.concatenate(parts))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [PART + 1, 3 * PART + 77])
+def test_a_threshold_of_a_long_row_is_that_of_all_its_parts(n, threads):
+    """Without weights, whose sum would tell; most of what is kept is in the last parts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for name in LINKS:
+            x = np.random.default_rng(1).standard_normal(n)
+            x[: n // 2] -= 0.5
+            theta = kofn.soft_topk_threshold(torch.tensor(x), n / 50, link=name).item()
+            assert abs(TABLE[name].cdf(x - theta).sum() - n / 50) < 1e-9 * n
+    finally:
+        torch.set_num_threads(before)
 
 
 @pairwise(name=LINKS, dtype=["float32", "float64"], temperature=[1.0, 0.2])

@@ -90,6 +90,20 @@ def test_the_place_of_a_share_of_normal_scores_is_its_quantile():
         assert abs(sample._normal.py_func(share) + NormalDist().inv_cdf(share)) < 5e-4
 
 
+@pytest.mark.parametrize("n", MIDDLE)
+@pytest.mark.parametrize("wide", [True, False])
+def test_mean_and_variance_tell_between_which_normal_scores_the_kth_is(n, wide):
+    for x in np.random.default_rng(2).standard_normal((20, n)):
+        for k in (8, n // 32, n // 9, n // 3):
+            low, high = sample._bracket_of_normal(x, k, -INF, wide)
+            in_tail = k <= sample.TAIL * n
+            if (wide and in_tail) or (n >= sample.LEAST_OF_MANY and (wide or in_tail)):
+                assert low < np.sort(x)[-k] < high
+                assert ((x >= low) & (x <= high)).mean() < 0.3
+            else:
+                assert low > high
+
+
 @pytest.mark.parametrize("place", [0, 777, LONG[1] - 1])
 def test_nan_spoils_all_of_a_long_row_but_what_is_out_of_play(place):
     x = scores("masked", LONG[1], np.float32, np.random.default_rng(2))

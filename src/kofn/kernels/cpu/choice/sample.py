@@ -1,8 +1,9 @@
 """The k-th largest score of a long row: a sample tells between which scores it is, or, of a shorter
 one, mean and variance, as if scores were normal.
 
-One pass counts the scores above these and copies those between them, a few in a hundred, and only
-they are searched. What misleads costs that pass, and no more.
+Those between are copied, others above them counted, and only the copies are searched: a few in a
+hundred by a sample, up to a quarter by mean and variance. If it is not among them, all are searched
+as if nothing had been told.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from kofn.kernels.cpu.rows.frame import loop
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.registers import (
     above,
+    compress,
     lowest,
     ones,
     reaching,
     registers_are_wide,
-    squeeze,
 )
 from kofn.kernels.cpu.runtime.shares import plain
 from kofn.kernels.cpu.runtime.vector_math import ordered, real, unordered, widest_vectors
@@ -29,12 +30,12 @@ SHARE, MOST = 32, 4096
 """A sample has one score of so many, and no more than the most."""
 SHORTEST = 16_384
 """The shortest row of which a sample is taken."""
-MARGIN, RARE = 0.3, 0.125
-"""Of such a row, how many standard deviations the scores that are copied begin, and end, from where
-normal ones would have the k-th; and the share of it up to which all that are greater are copied."""
+APART, TAIL = 0.3, 0.125
+"""Of a row without a sample, how many standard deviations from where normal scores would have the
+k-th largest the scores that are copied begin, and end; up to which k/n all that are greater are."""
 LEAST, LEAST_OF_MANY = 512, 2048
-"""The shortest row for that, where registers are wide; and where they are not, or the share is
-larger: in a shorter one so many are copied that it takes as long as searching all."""
+"""The shortest rows for that: where registers are wide and k/n is in the tail, and where one of
+both holds. In shorter ones so many are copied that searching all takes no longer."""
 DEVIATIONS = 2.5
 """How far from the rank that is wanted, in the sample, a bracket begins and ends."""
 PLACES, GOLDEN = 16, 40503
@@ -104,20 +105,19 @@ def _moments(x):
 
 
 @plain
-def _bracket_of_normal(x, k, least):
-    """The same as `_bracket` by mean and variance."""
+def _bracket_of_normal(x, k, least, wide):
+    """The same as `_bracket` by mean and variance, if it is worth it by registers that are wide."""
     share, infinite = k / x.size, real(least, math.inf)
-    if x.size < LEAST_OF_MANY and (share > RARE or not registers_are_wide()):
-        return infinite, least
-    if share > RARE and not registers_are_wide():
+    in_tail = share <= TAIL
+    if not (in_tail or wide) or (x.size < LEAST_OF_MANY and not (in_tail and wide)):
         return infinite, least
     mean, variance = _moments(x)
     if not (0 < variance < math.inf and share < 1):
         return infinite, least
     deviation = math.sqrt(variance)
-    theta, margin = mean + _normal(share) * deviation, MARGIN * deviation
-    high = real(least, theta + margin) if share > RARE else infinite
-    return real(least, theta - margin), high
+    theta, apart = mean + _normal(share) * deviation, APART * deviation
+    high = infinite if in_tail else real(least, theta + apart)
+    return real(least, theta - apart), high
 
 
 @plain
@@ -134,14 +134,13 @@ def _sift(x, address, low, high, into, finite):
     whole, together = x.size // AT_ONCE * AT_ONCE, finite and registers_are_wide()
     if together and high < real(low, math.inf):
         greater = count_above(x[:whole], high)
-    key, into_at = ordered(low), into.ctypes.data
-    below = unordered(real(key, key - 1), low)
+    into_at = into.ctypes.data
     for start in range(0, whole, AT_ONCE):
         at = address + start * size
         if together:
             if copied > room:
                 return np.int64(-1), greater, False
-            copied += squeeze(at, below, high, into_at + copied * size, 0, 0)
+            copied += compress(at, low, high, into_at + copied * size, 0, 0)
             continue
         over = above(at, high)
         bits = reaching(at, low) & ~over
@@ -179,7 +178,7 @@ def kth_of_row(x, address, k, lowest, spare):
     while row.size >= (LEAST if row.size == x.size else SHORTEST) and k - greater < row.size:
         finite = row.size < SHORTEST
         if finite:
-            low, high = _bracket_of_normal(row, k, lowest)
+            low, high = _bracket_of_normal(row, k, lowest, registers_are_wide())
         else:
             size = min(row.size // SHARE // AT_ONCE * AT_ONCE, MOST)
             low, high = _bracket(row, k - greater, lowest, room[:size])

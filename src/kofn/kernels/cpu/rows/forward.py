@@ -142,7 +142,7 @@ def _search(group, lanes, checked):
         aim_all(group.lanes, kind, size)
         if not _evaluate(group, lanes):
             break
-        if advance_all(group.lanes, kind, size, round_, checked):
+        if advance_all(group.lanes, kind, size, round_, checked, few):
             for r in range(group.count):
                 if lanes.state[r] == SPECIAL:
                     advance(nth(group, r), lanes, round_)
@@ -244,8 +244,8 @@ def _keep_few(group, lanes, labels):
         if not bounds:
             margin = MARGIN * deviation + 2 * SLACK * temperature
             least = max(least, anchor - margin)
-        few = row.n >= LEAST_LEFT_OUT and least - mean > seldom * deviation
-        if lanes.state[r] == OPEN and (bounds or few):
+        worth = row.n >= LEAST_LEFT_OUT and least - mean > seldom * deviation
+        if lanes.state[r] == OPEN and (bounds or worth):
             label = carray(pointer(labels), r + 1, np.int64)[r] if labels else -1
             label = label if label < row.n else -1
             rarely = least - mean > RARE * deviation
@@ -261,6 +261,10 @@ def _is_below(lanes, r):
     return lanes.anchor[r] + lanes.temperature[r] * lanes.delta[r] < lanes.floor[r]
 
 
+FEW_PLACES = 1 / 10
+"""Of a row, the entries whose weights are sooner put in their places than the row is gone over."""
+
+
 @plain
 def _settle_few(group, lanes, labels):
     """Have the weights of all entries written, unless those of a few are to be put in their places.
@@ -272,10 +276,6 @@ def _settle_few(group, lanes, labels):
         few, placed = lanes.few[r], lanes.placed[r] > 0
         if few > 0 and (_is_below(lanes, r) or not placed or not (labels or few <= most)):
             lanes.few[r] = 0.0
-
-
-FEW_PLACES = 1 / 10
-"""Of a row, the entries whose weights are sooner put in their places than the row is gone over."""
 
 
 @plain

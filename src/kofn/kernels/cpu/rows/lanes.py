@@ -77,23 +77,28 @@ def part(group, lanes, r):
     if lanes.placed[r] > 0:
         at = _kept(group, r)
         out = at + (few_of(row.n) + AT_ONCE) * row.size
-    return Row(r, row.passes, row.kind, row.size, at, row.g, out, few, row.sums, row.team, row.memo)
+    return moved(row, at, out, few)
+
+
+@plain
+def moved(row, x, out, n):
+    """Return a row with other scores, answers and length."""
+    kind, size = row.kind, row.size
+    return Row(row.lane, row.passes, kind, size, x, row.g, out, n, row.sums, row.team, row.memo)
 
 
 @plain
 def keep(group, lanes, r, least, together, label):
-    """Keep the entries above `least` of a row, and the label's, the first, if there is one.
+    """Keep the entries of a row from `least` on, and the label's, the first, if there is one.
 
     Others are in no pass from then on. Where they are many, all stay. Those that are not `placed`
     are where the answers of the row will be. Many are copied `together`.
     """
     row, placed, own = nth(group, r), lanes.placed[r], np.float64(label)
-    at, most = row.out, min(3 * row.n // 8, PART)
+    at, most = row.out, 3 * min(row.n, PART) // 8  # of each part
     if placed > 0:
         at, most = _kept(group, r), few_of(row.n)
-    to_few = Row(
-        r, row.passes, row.kind, row.size, row.x, row.g, at, row.n, row.sums, row.team, row.memo
-    )
+    to_few = moved(row, row.x, at, row.n)
     sums = pass_over(to_few, KEEP, least, np.float64(most), placed, together, own)
     lanes.few[r] = 0.0 if sums[1] > 0 else sums[0]
     if row.n > PART and lanes.few[r] > 0:

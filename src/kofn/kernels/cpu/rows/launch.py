@@ -330,7 +330,8 @@ def go(
     plans: list[Plan], words: array[int], alpha: float, arrays: tuple[Any, ...], others: Any,
     numbers: Any = None,
 ) -> bool:  # fmt: skip
-    """Have threads do a job that has all but what is said here; return whether a row was given up.
+    """Have threads do a job; return whether a row was given up. What hangs on threads is written
+    here: the address of a team, and of two numbers, k and T of each row where there is none.
 
     `arrays` are scores, cotangents and answers, or None; they and the others are kept meanwhile.
     The `numbers` are k and T of all rows where the job has no addresses of them.

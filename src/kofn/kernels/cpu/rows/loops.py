@@ -28,7 +28,7 @@ from kofn.kernels.cpu.rows.formulas import (
 from kofn.kernels.cpu.rows.frame import BLOCK, Pass, in_loop, pass_of
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
-from kofn.kernels.cpu.runtime.registers import above, lowest, ones, registers_are_wide, squeeze
+from kofn.kernels.cpu.runtime.registers import compress, lowest, ones, reaching, registers_are_wide
 from kofn.kernels.cpu.runtime.vector_math import multiply_add, ordered, unordered, widest_vectors
 
 
@@ -243,7 +243,7 @@ def close(kind: int, number: Any) -> Pass:
 
 
 def keep(kind: int, number: Any) -> Pass:
-    """Copy the entry `label`, unless that is below 0, and those above `least` to `out`.
+    """Copy the entry `label`, unless that is below 0, and those from `least` on to `out`.
 
     There is memory for `most` entries and AT_ONCE, or for n. Behind it, if they are `placed`, are
     as many answers, then their places. Their number is added up, and 1 if they are too many. They
@@ -260,17 +260,19 @@ def keep(kind: int, number: Any) -> Pass:
         places = carray(pointer(at), room, np.int32)
         into, count = carray(pointer(sums), 8, np.float64), np.int64(0)
         if own >= 0:
-            kept[0], places[0], count = scores[own], own, np.int64(1)
-        whole, squeezed = n // AT_ONCE * AT_ONCE, registers_are_wide() and together
+            kept[0], count = scores[own], np.int64(1)
+            if placed:
+                places[0] = own
+        whole, compressed = n // AT_ONCE * AT_ONCE, registers_are_wide() and together
         for start in range(0, whole, AT_ONCE):
             if count > most:
                 break
             begin = x + start * size
-            if squeezed and not start <= own < start + AT_ONCE:
+            if compressed and not start <= own < start + AT_ONCE:
                 its = at + 4 * count if placed else 0
-                count += squeeze(begin, bound, infinity, out + count * size, its, start)
+                count += compress(begin, bound, infinity, out + count * size, its, start)
                 continue
-            bits = above(begin, bound)
+            bits = reaching(begin, bound)
             if start <= own < start + AT_ONCE:
                 bits &= ~(np.int64(1) << (own - start))
             end = count + ones(bits)
@@ -282,7 +284,7 @@ def keep(kind: int, number: Any) -> Pass:
                 bits &= bits - 1
             count = end
         for i in range(whole if count <= most else n, n):
-            if scores[i] > bound and i != own:
+            if scores[i] >= bound and i != own:
                 kept[count] = scores[i]
                 if placed:
                     places[count] = i

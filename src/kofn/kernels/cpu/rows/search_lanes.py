@@ -148,11 +148,11 @@ def open_all(address, count, n, kind, size):
 
 
 @plain
-def advance_all(address, kind, size, round_, checked):
+def advance_all(address, kind, size, round_, checked, few):
     """Take Halley's step in the open lanes where the bracket and the spread of the scores allow it.
 
-    One up to `checked` may be the last, where nothing was unusual. The answer is how many lanes are
-    special.
+    One up to `checked` may be the last, where nothing was unusual and more than a `few` entries are
+    evaluated. The answer is how many lanes are special.
     """
     widest_vectors()
     lanes, specials = carray(pointer(address), 1, LANE)[0], 0
@@ -194,7 +194,7 @@ def advance_all(address, kind, size, round_, checked):
         few_kinks = few_kinks | kinkless
         brief = (size_of_step <= checked) & soft & few_kinks
         # One more evaluation of a few entries costs less than weights of all that are wrong.
-        costly = (lanes.few[r] == 0) | ~exact
+        costly = (lanes.few[r] == 0) | (lanes.few[r] > few)
         near = near | (brief & costly & (lanes.strange[r] == 0))
         # Next to 1, F is rounded: a few slopes would make much of that.
         steep = exact | (2 * weight >= below)

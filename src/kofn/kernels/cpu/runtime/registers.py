@@ -151,21 +151,22 @@ def registers_are_wide(typingctx):
 
 
 @intrinsic
-def squeeze(typingctx, source, after, last, into, places, first):
-    """Copy those of AT_ONCE numbers, from `source` on, that are above `after` up to `last`, one
-    beside the other; return how many they are.
+def compress(typingctx, source, least, most, into, places, first):
+    """Copy those of AT_ONCE numbers, from `source` on, that are from `least` to `most`, one beside
+    the other; return how many they are.
 
-    Where there is an address of `places`, theirs, counted from `first`, are copied there. Behind
-    the last of either up to a register more is written. For wide registers, which have an operation
-    for it: where they are not, the bits of `above` are gone through in less time.
+    Where there is an address of `places`, theirs, counted from `first`, are copied there. From
+    `into`, and from `places`, on there is room for AT_ONCE, all of which may be written. For wide
+    registers, which have an operation for it: where they are not, the bits of `reaching` are gone
+    through in less time.
     """
-    size = after.bitwidth // 8
+    size = least.bitwidth // 8
     width = REGISTER // size
 
     def codegen(context, builder, signature, arguments):
-        source, after, last, into, places, first = arguments
+        source, least, most, into, places, first = arguments
         word, flag = ir.IntType(32), ir.IntType(1)
-        vector, indices = ir.VectorType(after.type, width), ir.VectorType(word, width)
+        vector, indices = ir.VectorType(least.type, width), ir.VectorType(word, width)
         flags, zero = ir.VectorType(flag, width), ir.IntType(64)(0)
 
         def everywhere(value: Any) -> Any:
@@ -182,7 +183,7 @@ def squeeze(typingctx, source, after, last, into, places, first):
             place = builder.add(at, builder.mul(count, count.type(size)))
             builder.store(copied, builder.inttoptr(place, kind.as_pointer()), align=4)
 
-        low, high = everywhere(after), everywhere(last)
+        low, high = everywhere(least), everywhere(most)
         base = everywhere(builder.trunc(first, word))
         starts = range(0, AT_ONCE, width)
         places_of = [builder.add(source, source.type(i * size)) for i in starts]
@@ -192,7 +193,7 @@ def squeeze(typingctx, source, after, last, into, places, first):
         ]
         chosen = [
             builder.and_(
-                builder.fcmp_ordered(">", values, low), builder.fcmp_ordered("<=", values, high)
+                builder.fcmp_ordered(">=", values, low), builder.fcmp_ordered("<=", values, high)
             )
             for values in loaded
         ]
@@ -222,4 +223,4 @@ def squeeze(typingctx, source, after, last, into, places, first):
         found.add_incoming(zero, none)
         return found
 
-    return types.int64(types.int64, after, after, *(types.int64,) * 3), codegen
+    return types.int64(types.int64, least, least, *(types.int64,) * 3), codegen

@@ -22,6 +22,7 @@ from kofn.kernels.contract import (
     BOUNDED,
     EXPONENTIAL,
     LINEAR,
+    SQUARE,
 )
 from kofn.kernels.cpu.rows.formulas import (
     edge_beside,
@@ -54,7 +55,8 @@ OWN = PLACE["own_of_usual"]
 
 
 PARTS = 4
-"""Of so many parts of a row, every fourth entry, the greatest bound θ together where k ≤ 1."""
+"""Of so many parts of a row, each every fourth entry, the greatest bound θ together where k ≤ 1: as
+many as the loop below takes entries, and its network sorts."""
 
 
 def _shares_of(kind: int) -> tuple[float, ...]:
@@ -63,7 +65,7 @@ def _shares_of(kind: int) -> tuple[float, ...]:
     F is convex there, so the weights of m scores are at least m·F of their mean, and they are no
     more than k.
     """
-    power = 1.0 if kind == LINEAR else 0.5
+    power = {LINEAR: 1.0, SQUARE: 0.5}.get(kind, 0.0)
     return tuple(m**-power for m in range(1, PARTS + 1))
 
 
@@ -116,7 +118,7 @@ def open_usual(kind: int, number: Any) -> Pass:
                 v -= own[0, r]
                 own[1, r] += v
                 own[2, r] += v * v
-        for r in range(LANES if parts else 0):
+        for r in range(LANES if parts else 0):  # largest first, by a sorting network
             own[3, r], own[4, r] = larger(own[3, r], own[4, r]), smaller(own[3, r], own[4, r])
             own[5, r], own[6, r] = larger(own[5, r], own[6, r]), smaller(own[5, r], own[6, r])
             own[3, r], own[5, r] = larger(own[3, r], own[5, r]), smaller(own[3, r], own[5, r])

@@ -1,4 +1,7 @@
-"""Vectors in registers: squares turned, numbers compared with a bound, those beyond it copied."""
+"""Vectors in registers: squares turned, numbers compared with a bound, those beyond it copied.
+
+(Tests: test_kernels_abreast.py, test_kernels_few.py.)
+"""
 
 from __future__ import annotations
 

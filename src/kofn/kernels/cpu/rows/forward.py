@@ -213,10 +213,12 @@ MARGIN = 0.3
 SLACK = 2.0**-4
 """Temperatures between the least that is kept and the floor of θ: more than it is mended by."""
 
-COMMON, RARE = 0.45, 1.9
-"""Standard deviations above the mean from which on a third of normal scores are, and a thirtieth.
+COMMON, SELDOM, RARE = 0.45, 1.3, 1.9
+"""Standard deviations above the mean from which on a third of normal scores are, a tenth, and a
+thirtieth.
 
-So few can be copied in less time than an evaluation takes, by wide registers or one by one.
+A third can be copied in less time than an evaluation takes by wide registers, a thirtieth one by
+one. Of a tenth the weights may be put in their places.
 """
 
 LEAST_LEFT_OUT = 256
@@ -235,7 +237,7 @@ def _keep_few(group, lanes, labels):
 
     Below some floor θ cannot be where the greatest score bounds it, else it is not likely to be.
     """
-    row, seldom = group.row, COMMON if registers_are_wide() else RARE
+    row, least_often = group.row, COMMON if registers_are_wide() else RARE
     for r in range(group.count):
         temperature, mean = lanes.temperature[r], lanes.mean[r]
         deviation, anchor = math.sqrt(lanes.variance[r]), lanes.anchor[r]
@@ -244,13 +246,13 @@ def _keep_few(group, lanes, labels):
         if not bounds:
             margin = MARGIN * deviation + 2 * SLACK * temperature
             least = max(least, anchor - margin)
-        worth = row.n >= LEAST_LEFT_OUT and least - mean > seldom * deviation
+        worth = row.n >= LEAST_LEFT_OUT and least - mean > least_often * deviation
         if lanes.state[r] == OPEN and (bounds or worth):
             label = carray(pointer(labels), r + 1, np.int64)[r] if labels else -1
             label = label if label < row.n else -1
-            rarely = least - mean > RARE * deviation
-            lanes.placed[r] = 1.0 if group.few and (labels or (bounds and rarely)) else 0.0
-            keep(group, lanes, r, least, 0.0 if rarely else 1.0, label)
+            placed = labels or (bounds and least - mean > SELDOM * deviation)
+            lanes.placed[r] = 1.0 if group.few and placed else 0.0
+            keep(group, lanes, r, least, 0.0 if least - mean > RARE * deviation else 1.0, label)
             slack = 1e-6 * abs(least) + SLACK * temperature
             lanes.floor[r] = -math.inf if bounds else least + slack
 

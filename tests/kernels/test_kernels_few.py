@@ -1,5 +1,6 @@
 """Rows of which few entries may have a weight: the search, losses and answers go by these alone."""
 
+import ctypes
 import itertools
 import math
 
@@ -9,6 +10,7 @@ import torch
 
 import kofn
 from kofn import losses
+from kofn.kernels import contract
 from kofn.kernels.contract import BOUNDED, KINDS
 from kofn.kernels.cpu.rows import lanes, launch, layout
 from kofn.kernels.cpu.runtime import native
@@ -99,6 +101,36 @@ def test_the_search_leaves_out_only_what_has_no_weight(
     z = (x.astype("float64") - alone[:, None])[usual] / temperature
     near = np.abs(TABLE[name].cdf(z) - expected[usual]).max(-1)
     assert (near <= 4 * np.finfo(dtype).eps * (1 + np.abs(alone[usual]) / temperature)).all()
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize(("n", "k"), [(300, 1.0), (1000, 1.5), (PART + 9, 200.0)])
+def test_evaluations_go_over_what_is_kept(name, n, k):
+    """Otherwise answers are the same, and take longer."""
+    link = TABLE[name].inner
+    plan = launch.plan_of(
+        launch.FORWARD, contract.kind_of(link), 4, n, False, True, True, False, False
+    )
+    kept, seen = plan.passes.copy(), []
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5, *[ctypes.c_double] * 5)
+
+    def seeing(address):
+        def one_pass(*given):
+            seen.append(given[3])
+            signature(address)(*given)
+
+        return signature(one_pass)
+
+    which = [layout.EVALUATION, layout.FIRST_EVALUATION, layout.ROUGH]
+    seers = [seeing(int(kept[each])) for each in which]
+    try:
+        plan.passes[which] = [ctypes.cast(each, ctypes.c_void_p).value for each in seers]
+        x = np.random.default_rng(0).standard_normal(n).astype("f4")
+        launch.weights(x, k, 0.2, link)
+    finally:
+        plan.passes[:] = kept
+    assert seen
+    assert max(seen) < n / 4
 
 
 @pytest.mark.parametrize("together", [0.0, 1.0])

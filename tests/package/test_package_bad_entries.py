@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+import kofn
 from calls import BOOLEAN, CALLS, FLOAT, Call, surroundings
 from calls.call import array_of
+from kofn.links.table import TABLE
 
 BAD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 NOT_ROWS = {
@@ -154,6 +156,25 @@ def test_a_bad_entry_stays_in_its_row(call):
 def test_a_bad_entry_stays_in_its_row_of_other_arrays(call, framework):
     if framework in call.frameworks:
         check(call, framework)
+
+
+@pytest.mark.parametrize("kernels", ["on", "reference"])
+@pytest.mark.parametrize("n", [5, 600])
+@pytest.mark.parametrize("link", sorted(TABLE))
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_infinite_scores_keep_their_weights_beside_a_nan(framework, link, n, kernels, monkeypatch):
+    monkeypatch.setenv("KOFN_KERNELS", kernels)
+    x = np.full(n, 1.0, np.float32)
+    x[:4] = np.nan, np.inf, np.inf, -np.inf
+    for function, share in (
+        (lambda x: kofn.soft_topk(x, 1, link=link), 0.5),
+        (lambda x: kofn.hard_topk(x, 1), 1.0),
+    ):
+        p = np.asarray(function(array_of(framework, x)))
+        assert p[1] == share
+        assert p[2] == 1 - share
+        assert p[3] == 0
+        assert np.isnan(p[[0, *range(4, n)]]).all()
 
 
 def test_an_entry_that_reaches_another_row_is_seen():

@@ -122,7 +122,7 @@ def losses(group, lanes, labels, searched, of_alpha):
     lost = False
     tilt = _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED))
     for r in range(group.count):
-        row, alpha = part(group, lanes, r), lanes.alpha[r]
+        row, alpha = part(group, lanes, r, 1), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
         if not 0 <= label < group.row.n:

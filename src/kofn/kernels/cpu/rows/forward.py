@@ -56,6 +56,7 @@ from kofn.kernels.cpu.rows.search_lanes import (
     take_all,
 )
 from kofn.kernels.cpu.runtime.intrinsics import pointer
+from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.registers import registers_are_wide
 from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import inline
@@ -307,7 +308,7 @@ def _evaluate(group, lanes):
         if lanes.state[r] == OPEN:
             if lanes.few[r] > 0 and _is_below(lanes, r):
                 lanes.few[r] = 0.0
-            evaluate(part(group, lanes, r), lanes)
+            evaluate(part(group, lanes, r, AT_ONCE), lanes)
     return any_open
 
 
@@ -331,7 +332,7 @@ def _write(group, lanes, which):
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND and which >> r & 1:
-            each = part(group, lanes, r)
+            each = part(group, lanes, r, AT_ONCE)
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
@@ -359,7 +360,7 @@ def _mend(group, lanes, wanted):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                each, alpha = part(group, lanes, r), lanes.alpha[r]
+                each, alpha = part(group, lanes, r, AT_ONCE), lanes.alpha[r]
                 lanes.total[r] = pass_over(each, layout.MEND, hi, lo, per_t, alpha, rest)[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 from typing import Any
 
@@ -68,8 +69,12 @@ def _kept(group, r):
 
 
 @plain
-def part(group, lanes, r):
-    """A row of a group, of which there may be no entries but those that were kept."""
+def part(group, lanes, r, at_once):
+    """A row of a group, of which there may be no entries but those that were kept.
+
+    These are followed by scores without a weight, up to a multiple of `at_once`, AT_ONCE or 1: the
+    loops of a pass that end alike for most rows are foreseen.
+    """
     row, few = nth(group, r), np.int64(lanes.few[r])
     if few == 0:
         return row
@@ -77,7 +82,8 @@ def part(group, lanes, r):
     if lanes.placed[r] > 0:
         at = _kept(group, r)
         out = at + (few_of(row.n) + AT_ONCE) * row.size
-    return moved(row, at, out, few)
+    at_once = at_once if few > 16 else min(at_once, 16)
+    return moved(row, at, out, -(-few // at_once) * at_once)
 
 
 @plain
@@ -103,6 +109,20 @@ def keep(group, lanes, r, least, together, label):
     lanes.few[r] = 0.0 if sums[1] > 0 else sums[0]
     if row.n > PART and lanes.few[r] > 0:
         _gather(row)
+    end = at + np.int64(lanes.few[r]) * row.size
+    if lanes.few[r] > 0 and row.size == 4:
+        _delete(np.float32, end)
+    elif lanes.few[r] > 0:
+        _delete(np.float64, end)
+
+
+@plain
+def _delete(number, at):
+    """Put AT_ONCE scores that are out of play."""
+    widest_vectors()
+    after = carray(pointer(at), AT_ONCE, number)
+    for j in range(AT_ONCE):
+        after[j] = -math.inf
 
 
 @plain

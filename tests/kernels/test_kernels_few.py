@@ -15,6 +15,7 @@ from kofn.kernels.contract import BOUNDED, KINDS
 from kofn.kernels.cpu.rows import lanes, launch, layout
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, HEAD, PART, SUMS
+from kofn.kernels.cpu.short import approach, few
 from kofn.links.table import TABLE
 from pairs import pairwise
 
@@ -121,7 +122,7 @@ def test_evaluations_go_over_what_is_kept(name, n, k):
 
         return signature(one_pass)
 
-    which = [layout.EVALUATION, layout.FIRST_EVALUATION, layout.ROUGH]
+    which = [layout.EVALUATION, layout.FIRST_EVALUATION, layout.ROUGH, layout.APPROACH]
     seers = [seeing(int(kept[each])) for each in which]
     try:
         plan.passes[which] = [ctypes.cast(each, ctypes.c_void_p).value for each in seers]
@@ -140,26 +141,28 @@ def test_what_is_kept_is_what_reaches_a_bound_in_its_order(n, number, together):
     """It is beside what nobody may write to, and nothing is kept where it would be too much."""
     rng, size = np.random.default_rng(n), np.dtype(number).itemsize
     code = launch.pass_code("loops", "keep", 0, size)
-    for share, placed, label in itertools.product((0.01, 0.3, 0.9), (0.0, 1.0), (-1, n // 2)):
+    for share, placed, label in itertools.product((0.01, 0.3, 0.9), (False, True), (-1, n // 2)):
         if label >= 0 and not placed:
             continue
         x, most = rng.random(n).astype(number), 3 * n // 8
         least = number(1 - share)
         room = most + AT_ONCE if placed else n
-        words = room * (2 * size + 4) if placed else room * size
-        memory, sums = np.full(words + 64, 99, np.uint8), np.zeros(SUMS)
-        arrays = x.ctypes.data, 0, memory.ctypes.data, n, sums.ctypes.data
-        native.function(code)(*arrays, least, most, placed, together, label)
+        copies, sums = np.full(room * size + 64, 99, np.uint8), np.zeros(SUMS)
+        indices = np.full(4 * room + 64, 99, np.uint8)
+        at = indices.ctypes.data if placed else 0
+        arrays = x.ctypes.data, at, copies.ctypes.data, n, sums.ctypes.data
+        native.function(code)(*arrays, least, most, together, label, 0.0)
         expected = np.flatnonzero(x >= least)
         if label >= 0:
             expected = np.array([label, *expected[expected != label]])
-        assert (memory[words:] == 99).all()
+        assert (copies[room * size :] == 99).all()
+        assert (indices[4 * room * placed :] == 99).all()
         assert sums[1] > 0 or sums[0] == expected.size
         if expected.size <= most and n >= AT_ONCE:
             assert sums[1] == 0
         if sums[1] == 0:
-            assert np.array_equal(memory[: room * size].view(number)[: expected.size], x[expected])
-            places = memory[2 * room * size : words].view(np.int32)[: expected.size]
+            assert np.array_equal(copies[:-64].view(number)[: expected.size], x[expected])
+            places = indices[:-64].view(np.int32)[: expected.size]
             assert not placed or np.array_equal(places, expected)
 
 
@@ -172,8 +175,64 @@ def test_what_parts_have_kept_is_gathered(number, counts):
     team[HEAD::SUMS] = counts
     parts = [out[i * PART : i * PART + each].copy() for i, each in enumerate(counts)]
     row = lanes.Row(0, 0, 0, size, 0, 0, out.ctypes.data, n, 0, team.ctypes.data, 0)
-    lanes._gather(row)
+    few._gather(row)
     assert np.array_equal(out[: sum(counts)], np.concatenate(parts))
+
+
+def lanes_of(rows_of_few, wanted, temperature, start, apart):
+    """The state of a search that has begun at `start`, with those copies, and the copies."""
+    group = np.zeros(1, layout.LANE)[0]
+    copies = np.full((len(rows_of_few), apart), np.nan, "f4")  # what is beyond nobody may heed
+    for r, row in enumerate(rows_of_few):
+        copies[r, : len(row)] = row
+        group["few"][r] = len(row)
+    group["per_t"], group["temperature"], group["wanted"] = 1 / temperature, temperature, wanted
+    group["base"] = group["anchor"] = np.float32(start)
+    group["low"], group["high"], group["floor"] = -9.0, 9.0, -math.inf
+    group["approached"][: len(rows_of_few)] = 1.0
+    return group, copies
+
+
+def approached(kind, group, copies):
+    """What the pass makes of it, and of no memory beyond its own."""
+    count, n = len(copies), int(group["few"].max())
+    whole = -(-n // layout.LANES) * layout.LANES
+    turned, after = np.full((whole + 4, layout.LANES), 7.0, "f4"), np.array([group])
+    code = launch.pass_code("loops", "approach", kind, 4)
+    arrays = copies.ctypes.data, copies.strides[0], turned.ctypes.data, n, after.ctypes.data
+    native.function(code)(*arrays, count, 0.0, 0.0, 0.0, 0.0)
+    assert (turned[whole:] == 7).all()
+    return after[0]
+
+
+@pytest.mark.parametrize("kind", layout.HAVE_ROUGH)
+@pytest.mark.parametrize(("count", "wanted", "temperature"), [(16, 1.0, 1.0), (5, 3.5, 0.3)])
+def test_few_entries_are_approached(kind, count, wanted, temperature):
+    """By steps that end next to θ, or within bounds; the sums are those of the last."""
+    rng, power = np.random.default_rng(count), 1 if kind == contract.LINEAR else 2
+    sizes = rng.integers(6, layout.APPROACHED + 1, count)
+    given = [(0.8 + temperature * rng.uniform(-0.9, 0.9, n)).astype("f4") for n in sizes]
+    group, copies = lanes_of(given, wanted, temperature, 0.8, layout.APPROACHED + 16)
+    group["floor"][1], group["low"][2] = 0.79, -0.01
+    group["approached"][3] = 0.0
+    before, after = group.copy(), approached(kind, group, copies)
+    for r, row in enumerate(given):
+        if r == 3:
+            continue
+        delta = after["delta"][r]
+        z = (row - (group["anchor"][r] + temperature * delta)) / temperature
+        p = np.clip(z / power, 0, 1) ** power
+        close = dict(rel=3e-6, abs=1e-5)
+        assert after["below"][r] == pytest.approx(p.sum(), **close)
+        assert after["above"][r] == after["count"][r] == 0
+        inside = before["low"][r] < delta < before["high"][r]
+        assert inside and group["anchor"][r] + temperature * delta >= before["floor"][r]
+        assert r in (1, 2) or abs(p.sum() - wanted) < 0.02
+        alone, own = lanes_of([row], wanted, temperature, 0.8, layout.APPROACHED + 16)
+        alone["low"][0], alone["floor"][0] = before["low"][r], before["floor"][r]
+        assert approached(kind, alone, own)["delta"][0] == delta  # whoever is beside it
+    for name in layout.LANE.names:
+        assert np.array_equal(after[name][..., 3], before[name][..., 3], equal_nan=True), name
 
 
 @pytest.mark.parametrize("threads", [1, 2])

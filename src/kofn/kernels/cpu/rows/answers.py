@@ -16,7 +16,6 @@ from kofn.kernels.cpu.rows.lanes import (
     is_deleted,
     load,
     nth,
-    part,
     pass_over,
     pivot_of,
     rounded,
@@ -27,6 +26,7 @@ from kofn.kernels.cpu.rows.search import is_off, is_single, pass_at
 from kofn.kernels.cpu.rows.search_lanes import MISSED_DOUBLE, MISSED_SINGLE
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.split_row import plain
+from kofn.kernels.cpu.short.few import part
 
 # As solver/equation.least_weight: the terms of a smaller ΣF′ may be no normal numbers.
 LEAST_SINGLE, LEAST_DOUBLE = 2.0**-103, 2.0**-970
@@ -122,7 +122,7 @@ def losses(group, lanes, labels, searched, of_alpha):
     lost = False
     tilt = _of_target(group, len(layout.TARGETS) if group.row.g else len(layout.LABELLED))
     for r in range(group.count):
-        row, alpha = part(group, lanes, r, 1), lanes.alpha[r]
+        row, alpha = part(group, lanes, r, False), lanes.alpha[r]
         label = carray(pointer(labels), r + 1, np.int64)[r] if labels else 0
         hi, lo, per_t = lanes.hi[r], lanes.lo[r], 1 / lanes.temperature[r]
         if not 0 <= label < group.row.n:

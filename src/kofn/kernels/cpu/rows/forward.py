@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray
 
 from kofn.kernels.contract import BOUNDED, CAPPED, EXPONENTIAL
 from kofn.kernels.cpu.rows import layout
@@ -18,9 +17,7 @@ from kofn.kernels.cpu.rows.lanes import (
     SPECIAL,
     SUMMED,
     copy_all,
-    keep,
     nth,
-    part,
     pass_over,
     pass_over_all,
     plane,
@@ -55,11 +52,8 @@ from kofn.kernels.cpu.rows.search_lanes import (
     sum_up_all,
     take_all,
 )
-from kofn.kernels.cpu.runtime.intrinsics import pointer
-from kofn.kernels.cpu.runtime.layout import AT_ONCE
-from kofn.kernels.cpu.runtime.registers import registers_are_wide
 from kofn.kernels.cpu.runtime.split_row import plain
-from kofn.kernels.cpu.runtime.vector_math import inline
+from kofn.kernels.cpu.short.few import approach, is_below, keep_few, leaves_out, part, settle_few
 
 
 @plain
@@ -85,16 +79,16 @@ def weights(group, lanes, wanted, labels, at_once):
             if lanes.state[r] == FOUND and lanes.weight[r] == 0 and lanes.count[r] == lanes.k[r]:
                 to_end(nth(group, r), lanes)
         aim_all(group.lanes, kind, size)
-    if _leaves_out(group, labels):
-        _settle_few(group, lanes, labels)
+    if leaves_out(group, labels):
+        settle_few(group, lanes, labels)
     if wanted:
         left = compare(group, lanes, checked, labels) if at_once else ALL
         _write(group, lanes, left)
         again = _open_again(group, lanes) if checked > 0 else 0
         if again:
             _search(group, lanes, 0.0)
-            if _leaves_out(group, labels):
-                _settle_few(group, lanes, labels)
+            if leaves_out(group, labels):
+                settle_few(group, lanes, labels)
             _write(group, lanes, again)
         _mend(group, lanes, wanted)
         if usual:
@@ -141,6 +135,8 @@ def _search(group, lanes, checked):
         lanes.rough[r] = 1.0 if rough and many and lanes.strange[r] == 0 else 0.0
     for round_ in range(ROUNDS * size):
         aim_all(group.lanes, kind, size)
+        if round_ == 0:
+            approach(group, lanes)
         if not _evaluate(group, lanes):
             break
         if advance_all(group.lanes, kind, size, round_, checked, few):
@@ -203,82 +199,9 @@ def _start(group, lanes, labels):
         for r in range(count):
             if lanes.state[r] == SPECIAL:
                 read(nth(group, r), lanes)
-    if _leaves_out(group, labels):
-        _keep_few(group, lanes, labels)
+    if leaves_out(group, labels):
+        keep_few(group, lanes, labels)
     return summed > 0
-
-
-MARGIN = 0.3
-"""Standard deviations of the scores that θ may be below its start, for entries to be left out."""
-
-SLACK = 2.0**-4
-"""Temperatures between the least that is kept and the floor of θ: more than it is mended by."""
-
-COMMON, SELDOM, RARE = 0.45, 1.3, 1.9
-"""Standard deviations above the mean from which on a third of normal scores are, a tenth, and a
-thirtieth.
-
-A third can be copied in less time than an evaluation takes by wide registers, a thirtieth one by
-one. Of a tenth the weights may be put in their places.
-"""
-
-LEAST_LEFT_OUT = 256
-"""Entries of the shortest row of which a part is worth being copied where nothing bounds θ."""
-
-
-@plain
-def _leaves_out(group, labels):
-    """Whether entries without a weight may be in no pass: an answer at a label needs places."""
-    return group.row.kind in BOUNDED and not group.entries and (group.few or not labels)
-
-
-@plain
-def _keep_few(group, lanes, labels):
-    """Keep the entries whose weight may not be 0, of rows where these are few.
-
-    Below some floor θ cannot be where the greatest score bounds it, else it is not likely to be.
-    """
-    row, least_often = group.row, COMMON if registers_are_wide() else RARE
-    for r in range(group.count):
-        temperature, mean = lanes.temperature[r], lanes.mean[r]
-        deviation, anchor = math.sqrt(lanes.variance[r]), lanes.anchor[r]
-        bounds = lanes.alone[r] == lanes.alone[r]
-        least = anchor + temperature * lanes.low[r]
-        if not bounds:
-            margin = MARGIN * deviation + 2 * SLACK * temperature
-            least = max(least, anchor - margin)
-        worth = row.n >= LEAST_LEFT_OUT and least - mean > least_often * deviation
-        if lanes.state[r] == OPEN and (bounds or worth):
-            label = carray(pointer(labels), r + 1, np.int64)[r] if labels else -1
-            label = label if label < row.n else -1
-            placed = labels or (bounds and least - mean > SELDOM * deviation)
-            lanes.placed[r] = 1.0 if group.few and placed else 0.0
-            keep(group, lanes, r, least, 0.0 if least - mean > RARE * deviation else 1.0, label)
-            slack = 1e-6 * abs(least) + SLACK * temperature
-            lanes.floor[r] = -math.inf if bounds else least + slack
-
-
-@inline
-def _is_below(lanes, r):
-    """Whether θ is below the floor, where all entries of a row are needed again."""
-    return lanes.anchor[r] + lanes.temperature[r] * lanes.delta[r] < lanes.floor[r]
-
-
-FEW_PLACES = 1 / 10
-"""Of a row, the entries whose weights are sooner put in their places than the row is gone over."""
-
-
-@plain
-def _settle_few(group, lanes, labels):
-    """Have the weights of all entries written, unless those of a few are to be put in their places.
-
-    Where nothing bounds θ, it may have been found below the floor.
-    """
-    most = FEW_PLACES * group.row.n
-    for r in range(group.count):
-        few, placed = lanes.few[r], lanes.placed[r] > 0
-        if few > 0 and (_is_below(lanes, r) or not placed or not (labels or few <= most)):
-            lanes.few[r] = 0.0
 
 
 @plain
@@ -305,10 +228,12 @@ def _evaluate(group, lanes):
             pass_over_all(group, layout.EVALUATION)
         return any_open
     for r in range(group.count):
-        if lanes.state[r] == OPEN:
-            if lanes.few[r] > 0 and _is_below(lanes, r):
+        if lanes.approached[r] > 0:
+            lanes.approached[r] = 0.0  # and is evaluated
+        elif lanes.state[r] == OPEN:
+            if lanes.few[r] > 0 and is_below(lanes, r):
                 lanes.few[r] = 0.0
-            evaluate(part(group, lanes, r, AT_ONCE), lanes)
+            evaluate(part(group, lanes, r, True), lanes)
     return any_open
 
 
@@ -332,7 +257,7 @@ def _write(group, lanes, which):
         return
     for r in range(group.count):
         if lanes.state[r] == FOUND and which >> r & 1:
-            each = part(group, lanes, r, AT_ONCE)
+            each = part(group, lanes, r, True)
             if lanes.fresh[r] and row.kind not in BOUNDED:
                 pass_at(each, lanes, layout.FIRST_EVALUATION)
             lanes.total[r] = pass_at(each, lanes, layout.WRITE)[0]
@@ -360,7 +285,7 @@ def _mend(group, lanes, wanted):
             rest = lanes.rest[r]
             if rest != 0:
                 hi, lo, per_t = lanes.hi[r], lanes.lo[r], lanes.per_t[r]
-                each, alpha = part(group, lanes, r, AT_ONCE), lanes.alpha[r]
+                each, alpha = part(group, lanes, r, True), lanes.alpha[r]
                 lanes.total[r] = pass_over(each, layout.MEND, hi, lo, per_t, alpha, rest)[0]
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import namedtuple
 from typing import Any
 
 import numpy as np
 from numba import carray
 
-from kofn.kernels.cpu.rows import layout
-from kofn.kernels.cpu.rows.layout import KEEP, LANE, LANES, PLANES, SPREAD
+from kofn.kernels.cpu.rows.layout import LANE, LANES, PLANES
 from kofn.kernels.cpu.runtime.intrinsics import call, never_unroll, pointer
-from kofn.kernels.cpu.runtime.layout import AT_ONCE, PART, SUMS
-from kofn.kernels.cpu.runtime.layout import HEAD as TEAM_HEAD
+from kofn.kernels.cpu.runtime.layout import PART, SUMS
 from kofn.kernels.cpu.runtime.split_row import pass_over_parts, plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
@@ -38,8 +35,6 @@ copies of their entries, 0 where rows are not computed abreast, and of the few t
 each, 0 where none are.
 """
 
-few_of, apart_of = plain(layout.few_of), plain(layout.apart_of)
-
 
 @plain
 def nth(group, r):
@@ -63,100 +58,10 @@ def nth(group, r):
 
 
 @plain
-def _kept(group, r):
-    """The address of the entries that are kept of a row, with answers of their own."""
-    return group.few + 8 * r * apart_of(few_of(group.row.n), group.row.size)
-
-
-@plain
-def part(group, lanes, r, at_once):
-    """A row of a group, of which there may be no entries but those that were kept.
-
-    These are followed by scores without a weight, up to a multiple of `at_once`, AT_ONCE or 1: the
-    loops of a pass that end alike for most rows are foreseen.
-    """
-    row, few = nth(group, r), np.int64(lanes.few[r])
-    if few == 0:
-        return row
-    at = out = row.out
-    if lanes.placed[r] > 0:
-        at = _kept(group, r)
-        out = at + (few_of(row.n) + AT_ONCE) * row.size
-    at_once = at_once if few > 16 else min(at_once, 16)
-    return moved(row, at, out, -(-few // at_once) * at_once)
-
-
-@plain
-def moved(row, x, out, n):
-    """Return a row with other scores, answers and length."""
+def moved(row, x, g, out, n):
+    """Return a row with other scores, cotangents, answers and length."""
     kind, size = row.kind, row.size
-    return Row(row.lane, row.passes, kind, size, x, row.g, out, n, row.sums, row.team, row.memo)
-
-
-@plain
-def keep(group, lanes, r, least, together, label):
-    """Keep the entries of a row from `least` on, and the label's, the first, if there is one.
-
-    Others are in no pass from then on. Where they are many, all stay. Those that are not `placed`
-    are where the answers of the row will be. Many are copied `together`.
-    """
-    row, placed, own = nth(group, r), lanes.placed[r], np.float64(label)
-    at, most = row.out, 3 * min(row.n, PART) // 8  # of each part
-    if placed > 0:
-        at, most = _kept(group, r), few_of(row.n)
-    to_few = moved(row, row.x, at, row.n)
-    sums = pass_over(to_few, KEEP, least, np.float64(most), placed, together, own)
-    lanes.few[r] = 0.0 if sums[1] > 0 else sums[0]
-    if row.n > PART and lanes.few[r] > 0:
-        _gather(row)
-    end = at + np.int64(lanes.few[r]) * row.size
-    if lanes.few[r] > 0 and row.size == 4:
-        _delete(np.float32, end)
-    elif lanes.few[r] > 0:
-        _delete(np.float64, end)
-
-
-@plain
-def _delete(number, at):
-    """Put AT_ONCE scores that are out of play."""
-    widest_vectors()
-    after = carray(pointer(at), AT_ONCE, number)
-    for j in range(AT_ONCE):
-        after[j] = -math.inf
-
-
-@plain
-def _gather(row):
-    """Move what the parts of a long row have kept to the first, from their places in the answer.
-
-    What a part has added up is in the team's memory: how many there are.
-    """
-    into, parts = np.int64(0), -(-row.n // PART)
-    counts = carray(pointer(row.team + 8 * TEAM_HEAD), (parts, SUMS), np.float64)
-    for i in range(parts):
-        source, count = row.out + i * PART * row.size, np.int64(counts[i, 0])
-        if i > 0 and row.size == 4:
-            _move(np.float32, source, row.out + 4 * into, count)
-        elif i > 0:
-            _move(np.float64, source, row.out + 8 * into, count)
-        into += count
-
-
-@plain
-def _move(number, source, into, count):
-    widest_vectors()
-    given, moved = carray(pointer(source), count, number), carray(pointer(into), count, number)
-    for j in range(count):
-        moved[j] = given[j]
-
-
-@plain
-def spread(group, lanes):
-    """Write what there is of the kept entries to their places in the answers, and 0 elsewhere."""
-    for r in range(group.count):
-        if lanes.few[r] > 0:
-            at, most = np.float64(_kept(group, r)), np.float64(few_of(group.row.n))
-            pass_over(nth(group, r), SPREAD, at, most, 0.0, 0.0, lanes.few[r])
+    return Row(row.lane, row.passes, kind, size, x, g, out, n, row.sums, row.team, row.memo)
 
 
 @plain

@@ -99,7 +99,9 @@ def passes_of(
     instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}
     if not short:
         instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
-        instead |= {} if kind in layout.HAVE_ROUGH else {"rough": "evaluate"}
+        instead |= (
+            {} if kind in layout.HAVE_ROUGH else {"rough": "evaluate", "approach": "evaluate"}
+        )
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)

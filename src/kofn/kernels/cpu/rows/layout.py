@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from kofn.kernels.contract import LAPLACE, LINEAR, LOGISTIC, NORMAL, SQUARE, with_formula
+from kofn.kernels.contract import (
+    EXPONENTIAL,
+    LAPLACE,
+    LINEAR,
+    LOGISTIC,
+    NORMAL,
+    SQUARE,
+    with_formula,
+)
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, SUMS
 
 SERVED = with_formula("tail", "density", "quantile")
@@ -27,16 +35,17 @@ SERVES_OWN = True
 
 LANES = 16
 
-SHORT = 128
-"""No longer rows are computed abreast."""
+SHORT = 255
+"""No longer rows are computed abreast: those of 256 have no rest, and entries that are left out."""
 
 
 def short_of(kind: int, bits: int) -> int:
     """How many entries the longest such rows have, by the bits of a vector: of 256, a column of
     float32 takes two, and of 128 four, so that not all links have their sums in registers.
     """
-    by_link = {LINEAR: SHORT, LOGISTIC: SHORT, LAPLACE: SHORT, NORMAL: 64}
-    return {512: SHORT, 256: by_link.get(kind, 96), 128: 64}[bits]
+    by_link = {LINEAR: SHORT, LOGISTIC: 128, LAPLACE: 128, SQUARE: 128, EXPONENTIAL: 128}
+    narrow = by_link.get(kind, 64 if kind == NORMAL else 96)
+    return {512: 128 if kind == NORMAL else SHORT, 256: narrow, 128: 64}[bits]
 
 
 SHORT_BACK = 31
@@ -78,7 +87,7 @@ LANE = np.dtype(
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
                 # entries were kept, 0 if all were, for no θ below the floor; whether they have
                 # answers of their own; whether p − t stands in the place of p already.
-                *("strange", "few", "floor", "placed", "compared"),
+                *("strange", "few", "floor", "placed", "approached", "compared"),
                 # The sums of the last pass: total and squares of the first one, the others of
                 # an evaluation.
                 *("total", "squares", "below", "above", "weight", "count", "slope"),
@@ -118,8 +127,8 @@ STATISTICS, FULL_STATISTICS, PEAK, CLOSE, FIRST_EVALUATION, EVALUATION, WRITE, M
 )
 WEIGH, SLOPE, CENTRE, CLOSE_BACK, *_OF_GROUPS = range(len(BACKWARD_ROWS))
 WEIGH_ROWS, SLOPE_ROWS, LEVER_ROWS = _OF_GROUPS
-FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale", "rough")
-KEEP, SPREAD, SUM_UP, SCALE, ROUGH = range(len(FORWARD), len(FORWARD_ROWS))
+FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale", "rough", "approach")
+KEEP, SPREAD, SUM_UP, SCALE, ROUGH, APPROACH = range(len(FORWARD), len(FORWARD_ROWS))
 """Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax;
 the share of a loss in a mean; a cheaper evaluation of a bounded link.
 """
@@ -148,7 +157,7 @@ BACKWARD_ABREAST = (*BACKWARD, "bring", "give")
 BRING, GIVE, SCALE_ABREAST, OPEN_USUAL, USUAL, PUT_USUAL = range(len(FORWARD), len(FORWARD_ABREAST))
 BRING_BACK, GIVE_BACK = range(len(BACKWARD), len(BACKWARD_ABREAST))
 
-BY_LINK = {"first_evaluation", "evaluate", "rough", "write", "mend", "weigh", "centre"}
+BY_LINK = {"first_evaluation", "evaluate", "rough", "approach", "write", "mend", "weigh", "centre"}
 BY_LINK |= {"loss", "soft_loss", "label_loss", "closely", "log_weigh", "log_slope"}
 BY_LINK |= {*WRITTEN[0], *WRITTEN[1], "open_usual", "usual", "weigh_rows"}
 BY_LINK |= {*IN_ALPHA, *IN_ALPHA_ABREAST, *LOG_IN_ALPHA, *LOSS_IN_ALPHA}
@@ -184,14 +193,18 @@ def together(n: int, arrays: float, abreast: bool) -> int:
     return -LANES if abreast else max(1, min(LANES, int(8192 / arrays) // n))
 
 
+APPROACHED = 128
+"""Entries of a row, if no more are left, which are turned to its lane."""
+
+
 def few_of(n: int) -> int:
     """How many entries may be kept of a row, with answers of their own."""
     return min(n // 4, 2048)
 
 
 def apart_of(few: int, size: int) -> int:
-    """Words of memory for so many, their weights and their places; a copy may pass their end."""
-    return -(-(few + AT_ONCE) * (2 * size + 4) // 8)
+    """Words of memory for the weights and the places of so many; a copy may pass their end."""
+    return -(-(few + AT_ONCE) * (size + 4) // 8)
 
 
 def room(
@@ -203,4 +216,5 @@ def room(
     """
     entries = PLANES * LANES if group < 0 else group * (not answers)
     others = sum(-(-arrays * n * size // 8) for arrays in (entries, abs(group) * in_bytes))
-    return HEAD + others + max(group, 0) * keeps * apart_of(few_of(n), size)
+    kept = LANES * APPROACHED // 2 + group * apart_of(few_of(n), size) if keeps else 0
+    return HEAD + others + kept

@@ -30,6 +30,9 @@ from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.registers import compress, lowest, ones, reaching, registers_are_wide
 from kofn.kernels.cpu.runtime.vector_math import multiply_add, ordered, unordered, widest_vectors
+from kofn.kernels.cpu.short import approach as of_few
+
+approach = of_few.approach
 
 
 def statistics(kind: int, number: Any) -> Pass:
@@ -245,32 +248,31 @@ def close(kind: int, number: Any) -> Pass:
 def keep(kind: int, number: Any) -> Pass:
     """Copy the entry `label`, unless that is below 0, and those from `least` on to `out`.
 
-    There is memory for `most` entries and AT_ONCE, or for n. Behind it, if they are `placed`, are
-    as many answers, then their places. Their number is added up, and 1 if they are too many. They
-    are copied `together` where a register has many, one by one where most have none.
+    There is room for `most` entries and AT_ONCE. If there is an address of `places`, theirs are
+    copied there. Their number is added up, and 1 if they are too many. They are copied `together`
+    where a register has many, one by one where most have none.
     """
     size = number(0).itemsize
 
-    def one_pass(x, g, out, n, sums, least, most, placed, together, label):
+    def one_pass(x, places, out, n, sums, least, most, together, label, e):
         widest_vectors()
         room, own, bound = np.int64(most) + AT_ONCE, np.int64(label), number(least)
-        infinity = number(math.inf)
-        at, most = out + 2 * room * size, min(np.int64(most), max(n - AT_ONCE, AT_ONCE))
+        infinity, most = number(math.inf), min(np.int64(most), max(n - AT_ONCE, AT_ONCE))
         scores, kept = carray(pointer(x), n, number), carray(pointer(out), room, number)
-        places = carray(pointer(at), room, np.int32)
+        its, placed = carray(pointer(places), room, np.int32), places != 0
         into, count = carray(pointer(sums), 8, np.float64), np.int64(0)
         if own >= 0:
             kept[0], count = scores[own], np.int64(1)
             if placed:
-                places[0] = own
+                its[0] = own
         whole, compressed = n // AT_ONCE * AT_ONCE, registers_are_wide() and together
         for start in range(0, whole, AT_ONCE):
             if count > most:
                 break
             begin = x + start * size
             if compressed and not start <= own < start + AT_ONCE:
-                its = at + 4 * count if placed else 0
-                count += compress(begin, bound, infinity, out + count * size, its, start)
+                at = places + 4 * count if placed else 0
+                count += compress(begin, bound, infinity, out + count * size, at, start)
                 continue
             bits = reaching(begin, bound)
             if start <= own < start + AT_ONCE:
@@ -280,14 +282,14 @@ def keep(kind: int, number: Any) -> Pass:
                 i = start + lowest(bits)
                 kept[j] = scores[i]
                 if placed:
-                    places[j] = i
+                    its[j] = i
                 bits &= bits - 1
             count = end
         for i in range(whole if count <= most else n, n):
             if scores[i] >= bound and i != own:
                 kept[count] = scores[i]
                 if placed:
-                    places[count] = i
+                    its[count] = i
                 count += 1
         into[0] += count
         into[1] += 1 if count > most else 0
@@ -296,22 +298,16 @@ def keep(kind: int, number: Any) -> Pass:
 
 
 def spread(kind: int, number: Any) -> Pass:
-    """Write the answers of `count` entries that were kept from an address on; 0 for all others.
+    """Write `count` answers to their `places`, and 0 to all others."""
 
-    A float64 holds an address exactly.
-    """
-    size = number(0).itemsize
-
-    def one_pass(x, g, out, n, sums, kept, most, per_t, alpha, count):
+    def one_pass(own, places, out, n, sums, a, b, c, d, count):
         widest_vectors()
-        room, at = np.int64(most) + AT_ONCE, np.int64(kept)
-        answers, few = carray(pointer(out), n, number), np.int64(count)
-        own = carray(pointer(at + room * size), room, number)
-        places = carray(pointer(at + 2 * room * size), room, np.int32)
+        few, answers = np.int64(count), carray(pointer(out), n, number)
+        given, its = carray(pointer(own), few, number), carray(pointer(places), few, np.int32)
         for i in range(n):
             answers[i] = number(0)
         for j in range(few):
-            answers[places[j]] = own[j]
+            answers[its[j]] = given[j]
 
     return one_pass
 

@@ -58,7 +58,7 @@ def begin_all(address, alpha, each):
         lanes.per_t[r] = 1 / lanes.temperature[r]
         lanes.alpha[r] = lanes.alpha[r] if each else alpha
         lanes.state[r], lanes.strange[r] = LOST, 0.0
-        lanes.few[r], lanes.compared[r] = 0.0, 0.0
+        lanes.few[r], lanes.approached[r], lanes.compared[r] = 0.0, 0.0, 0.0
     never_unroll()
 
 

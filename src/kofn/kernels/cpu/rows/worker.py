@@ -24,7 +24,6 @@ from kofn.kernels.cpu.rows.lanes import (
     load_all,
     nth,
     pass_over,
-    spread,
     store_all,
 )
 from kofn.kernels.cpu.rows.search_lanes import begin_all
@@ -32,6 +31,7 @@ from kofn.kernels.cpu.runtime.intrinsics import call, fetch_add, pointer
 from kofn.kernels.cpu.runtime.layout import PART
 from kofn.kernels.cpu.runtime.shares import served
 from kofn.kernels.cpu.runtime.split_row import leaving, plain
+from kofn.kernels.cpu.short.few import spread
 
 _K, _T, _ALPHA, _HI, _LO = (PLACE[name] for name in ("k", "temperature", "alpha", "hi", "lo"))
 _IN_K, _IN_T, _IN_ALPHA = PLACE["in_k"], PLACE["in_t"], PLACE["in_alpha"]

@@ -28,7 +28,7 @@ SINGLE = r"= f(?:add|sub|mul|cmp|div)[a-z ]* float "
 SINGLE_STEP = r"= f(?:add|sub|mul|cmp|div)[a-z ]* double "
 OF_ALPHA = *layout.IN_ALPHA, *layout.LOG_IN_ALPHA, *layout.LOSS_IN_ALPHA
 OTHER_LOOPS |= dict.fromkeys(OF_ALPHA, "alpha_loops")
-BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST, "open_usual", "usual"})
+BY_LINK = sorted(layout.BY_LINK - {*layout.IN_ALPHA_ABREAST, "open_usual", "usual", "approach"})
 
 
 def loops_of(kind, size):

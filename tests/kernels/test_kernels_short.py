@@ -151,8 +151,9 @@ def test_the_greatest_scores_of_four_parts_bound_the_threshold_of_sparsemax_clos
 @pytest.mark.parametrize("kind", layout.SERVED)
 def test_lanes_are_vectors_of_the_precision_of_the_scores(kind):
     """But θ as two numbers, in the end, which is the logarithm of a factor in some links."""
-    for name in "open_usual", "usual":
-        code = launch.pass_code("interleaved", name, kind, 4)
+    for name in ("open_usual", "usual", *["approach"] * (kind in layout.HAVE_ROUGH)):
+        module = "loops" if name == "approach" else "interleaved"
+        code = launch.pass_code(module, name, kind, 4)
         text = str(machine.optimised(now.translated(code), code.symbol))
         assert " x float>" in text
         wide = re.findall(r"= f(?:div|mul)[^\n]* x double>", text)

@@ -63,7 +63,7 @@ def halves_of(
     sizes = tuple(0 if a is None else a.itemsize for a in arrays)
     places = zip(words[layout.X : layout.HI], sizes, strict=True)
     x_at, g_at, out_at = (at if each == 2 else 0 for at, each in places)
-    modes, steps, of_half = _modes(x.shape[-1], sizes), [], (x_at, out_at, g_at)
+    modes, steps, of_half = modes_of(x.shape[-1], sizes), [], (x_at, out_at, g_at)
     for plan in plans:
         own = words[:]
         own[layout.TOGETHER], own[layout.PASSES] = plan.group, plan.passes_at
@@ -72,7 +72,7 @@ def halves_of(
 
 
 @lru_cache(maxsize=512)
-def _modes(n: int, sizes: tuple[int, ...]) -> array[int]:
+def modes_of(n: int, sizes: tuple[int, ...]) -> array[int]:
     """How the words of a job change from one block of halves to the next (runtime/layout.py)."""
     arrays = zip((shared_layout.SCORES, COTANGENTS, shared_layout.ANSWERS), sizes, strict=True)
     places = (shared_layout.in_slot(which) if each == 2 else each * n for which, each in arrays)

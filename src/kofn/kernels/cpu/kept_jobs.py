@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from kofn.kernels.contract import kind_of
-from kofn.kernels.cpu.jobs import GRAIN, Plan
+from kofn.kernels.cpu.jobs import GRAIN, Plan, modes_of
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import AFTER, FORWARD, go, plan_of
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT
+from kofn.kernels.cpu.runtime import half, native
+from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, HALF_GIVEN_UP
 from kofn.kernels.cpu.runtime.memory import FEW, each_per_row, rooms
 
 MOST = 1024
@@ -134,8 +135,15 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
     answers, what is kept meanwhile) -> whether a row was given up.
     """
     _, words, _, (plan, kept) = part_of(rows, answers, back)
-    n, count, size, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.size, rows.link.alpha or 0.0
-    run, width, cleared, low, more = plan.run, plan.width, plan.cleared, count * size, 2 * count
+    n, count, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.link.alpha or 0.0
+    run, width, cleared, low, more = plan.run, plan.width, plan.cleared, 4 * count, 2 * count
+    low = max(low, count * rows.size)
+    if rows.size == 2:
+        sizes = 2, 2 if back else 0, 2 if answers else 0
+        room = half.room_of(width, layout.WORDS, n * min(plan.chunk, count), 3 if back else 2)
+        width, run = room.width, native.function(half.DRIVER)
+        step = half.Step(plan.address, words, modes_of(n, sizes), layout.GIVEN_UP)
+        again = half.again_of(like_of(rows.shape, rows.dtype), step, room, count, plan.chunk)
 
     def alone(job: array[int], _: Any, __: Any, kept: Any = (plan, kept)) -> bool:
         own, scratch = rooms(1, width, more, cleared)
@@ -144,8 +152,17 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
         run(job.buffer_info()[0], scratch, alpha, True)
         return job[layout.GIVEN_UP] != 0 and own is not None
 
-    if n * count < 2 * GRAIN and count <= MOST and size > 2:
-        return words, alone  # as `go`, whose questions take a fifth of the time of a few rows
+    def alone_in_halves(job: array[int], _: Any, __: Any, kept: Any = (plan, kept)) -> bool:
+        own, scratch = rooms(1, width, more, cleared)
+        job[layout.ONE] = one = scratch + 8 * width
+        job[layout.TWO] = one + low
+        whole, at = again(job, (job[layout.X], job[layout.OUT], job[layout.G]))
+        run(at, scratch, alpha, True)
+        return whole[HALF_GIVEN_UP] != 0 and own is not None
+
+    if n * count < 2 * GRAIN and count <= MOST:
+        # as `go`, whose questions take a fifth of the time of a few rows
+        return words, alone if rows.size > 2 else alone_in_halves
     if count > FEW:  # k and T are written over, so that each call has its own
         words[layout.K] = 0
     numbers = (rows.k, rows.temperature) if count > FEW else kept

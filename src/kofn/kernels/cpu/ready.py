@@ -16,7 +16,7 @@ from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice import loads as loads
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
-from kofn.kernels.cpu.choice.launch import chunk_of, code_of, offer
+from kofn.kernels.cpu.choice.launch import chunk_of, code_of, offer, step_of
 from kofn.kernels.cpu.jobs import GRAIN
 from kofn.kernels.cpu.kept_jobs import (
     MOST,
@@ -31,7 +31,7 @@ from kofn.kernels.cpu.kept_jobs import (
 from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
-from kofn.kernels.cpu.runtime import native
+from kofn.kernels.cpu.runtime import half, native
 from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
@@ -76,18 +76,27 @@ class weights_again:
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
-    (*batch, n), number, size = rows.shape, rows.k, max(rows.size, 4)
+    (*batch, n), number, size, halves = rows.shape, rows.k, max(rows.size, 4), rows.size == 2
     find, pair, empty_like = forward_on(rows, False), pair_of(rows), torch.empty_like
-    run, room = native.function(code_of("choices", size)), mixed.room_of_choices(n, number, size)
-    words = array("q", (0, 0, prod(batch), chunk_of(n), n, 0, 0, 0))
-    few = prod(rows.shape) < 2 * CHOICES and rows.size > 2
+    code, room, count = (
+        code_of("choices", size),
+        mixed.room_of_choices(n, number, size),
+        prod(batch),
+    )
+    words = array("q", (0, 0, count, chunk_of(n, rows.size == 2), n, 0, 0, 0))
+    few, run, width = prod(rows.shape) < 2 * CHOICES, native.function(code), room
+    if halves:
+        step, place = step_of(code, words, room)
+        again = half.again_of(like_of(rows.shape, rows.dtype), step, place, count, words[CHUNK])
+        run, width = native.function(half.DRIVER), place.width
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
         chosen = empty_like(x)
         if few:
-            own, job = rooms(1, room, cleared=()), words[:]
-            job[5], job[7] = x.data_ptr(), chosen.data_ptr()
-            run(job.buffer_info()[0], own[1], number, True)
+            own, job = rooms(1, width, cleared=()), words[:]
+            job[5], job[7] = at, into = x.data_ptr(), chosen.data_ptr()
+            job, start = again(job, (at, into, 0)) if halves else (job, job.buffer_info()[0])
+            run(start, own[1], number, True)
         else:
             at = x.data_ptr(), 0, chosen.data_ptr()
             offer("choices", x, at, number, room, (chosen,), cleared=())

@@ -242,13 +242,17 @@ def halves_of(code: Code, words: array[int], x: Array, room: int) -> tuple[array
     How its words change from one block to the next: the answers of `choices` are rounded, the ones
     of `truncated`, which has labels, are not.
     """
-    _, _, count, chunk, n, x_at, _, *others = words
-    modes, out_at = [*[COPIED] * 5, in_slot(SCORES), 4], 0
-    if len(others) == 1:
-        modes, out_at = [*modes, in_slot(ANSWERS)], others[0]
-    else:
-        modes += [8, 4 * n, 4, *[COPIED] * 4]
-    place = half.room_of(room + team_room(n), len(words), n * min(chunk, count), 2)
-    step = half.Step(native.address(code), words, array("q", modes))
+    _, _, count, chunk, _, x_at, _, *others = words
+    step, place, out_at = *step_of(code, words, room), others[0] if len(others) == 1 else 0
     job, kept = half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 8 * room)
     return job, kept, place.width
+
+
+def step_of(code: Code, words: array[int], room: int) -> tuple[half.Step, half.Room]:
+    """Return the function for blocks of 16-bit numbers, and the memory that a thread needs."""
+    _, _, count, chunk, n, *others = words
+    rounded = len(others) == 3
+    modes = [in_slot(ANSWERS)] if rounded else [8, 4 * n, 4, *[COPIED] * 4]
+    modes = [*[COPIED] * 5, in_slot(SCORES), 4, *modes]
+    place = half.room_of(room + team_room(n), len(words), n * min(chunk, count), 2)
+    return half.Step(native.address(code), words, array("q", modes)), place

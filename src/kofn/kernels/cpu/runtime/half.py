@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kofn.kernels.cpu.runtime import native
-from kofn.kernels.cpu.runtime.layout import HALF_TYPES, REGISTER, SUMS
+from kofn.kernels.cpu.runtime.layout import (
+    ANSWERS,
+    COTANGENTS,
+    HALF_TYPES,
+    HALF_WORDS,
+    REGISTER,
+    SCORES,
+    START,
+    STEP,
+    SUMS,
+    TABLE,
+)
 from kofn.kernels.cpu.runtime.native import Code
 
 DRIVER = Code("runtime.half_rows", "in_singles", native.WORK)
@@ -70,6 +81,30 @@ def job_of(
     places = 8 * room.made, 8 * room.converted, 8 * room.slot
     job = (0, 0, count, chunk, 0, team, team_at, x.shape[-1], *_conversions(x.dtype), *places)
     return array("q", (*job, *arrays, len(steps), table.buffer_info()[0])), (table, steps)
+
+
+def again_of(
+    x: Any, step: Step, room: Room, count: int, chunk: int
+) -> Callable[[array[int], tuple[int, int, int]], tuple[array[int], int]]:
+    """Return what makes the job of one thread, and its address, of the words of a step, and of the
+    addresses of scores, answers and cotangents, or 0: a job like others but for these.
+    """
+    head, (table, (kept,)) = job_of(x, (0, 0, 0), [step], room, count, chunk, 0, 0)
+    head += table
+
+    def again(
+        words: array[int], arrays: tuple[int, int, int], _: Step = kept
+    ) -> tuple[array[int], int]:
+        job = head + words
+        at, _ = job.buffer_info()
+        job[SCORES], job[ANSWERS], job[COTANGENTS] = arrays
+        job[TABLE], job[_START] = at + 8 * HALF_WORDS, at + 8 * (HALF_WORDS + STEP)
+        return job, at
+
+    return again
+
+
+_START = HALF_WORDS + START
 
 
 @lru_cache

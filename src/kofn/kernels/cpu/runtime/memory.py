@@ -52,7 +52,7 @@ FEW = 128
 """Rows for which an array of one number is kept."""
 
 _ZERO = array("d", (0.0,))
-_FEW_WORDS = 4096
+_FEW_WORDS = 12_288
 
 
 def memory_of(x: Any) -> Memory:

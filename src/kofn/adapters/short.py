@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kofn import kernels
+from kofn.adapters import kept_kernels
 from kofn.adapters.kept_kernels import is_usual
 from kofn.arrays import torch as of_torch
 from kofn.arrays.dtensor import is_dtensor
-from kofn.links import table
-from kofn.operations.choice import GATES
+from kofn.links import exponential, table
+from kofn.operations.choice import GATES, LARGEST
 from kofn.operations.operation import Operation
+from kofn.operations.topk import WEIGHTS
 from kofn.rows.given import ONE, Given, given_for_kernels
 from kofn.rows.numbers import NUMBERS
 
@@ -49,6 +51,20 @@ def answer(
     return None if lost else p
 
 
+def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: Any) -> Any:
+    """Return the weights of unmasked scores, and the indices of the k largest, of a small call;
+    None if it is to be checked.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(scores, torch.Tensor) or type(dim) is not int or dim != -1:
+        return None
+    fits = 0 < k <= scores.shape[-1:].numel()
+    call = _kept_of(WEIGHTS, scores, k, link, temperature, True) if fits else None
+    run = call and kept_kernels.run_of(LARGEST, scores, float(k), 1.0, exponential.id, None)
+    weights = answer(WEIGHTS, scores, k, link, temperature, dim) if run else None
+    return None if weights is None else (weights, run(scores))
+
+
 def gates(
     scores: Any, k: Any, link: Any, temperature: Any, bias: Any, again: Callable[..., Any],
     counts: Sequence[Any] = (),
@@ -60,7 +76,7 @@ def gates(
     have second derivatives. None as well where a row has a NaN, which spoils its gates. To each of
     `counts`, at most two tensors, is added how often an entry is chosen, if all can be written.
     """
-    call = _kept_of(GATES, scores, k, link, temperature) if type(k) is int and k > 0 else None
+    call = _kept_of(GATES, scores, k, link, temperature, True) if type(k) is int and k > 0 else None
     if not call:
         return None
     if bias is not None:
@@ -92,8 +108,10 @@ def compiled_gates(scores: Any, k: Any, link: Any, temperature: Any, bias: Any) 
     return compiled_gates.gates(scores, k, table.resolve(link).inner, temperature, bias)
 
 
-def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) -> Any:
-    """Return the Call that was kept for such a call; false if there is none."""
+def _kept_of(
+    operation: Operation, x: Any, k: Any, link: Any, temperature: Any, at_once: bool = False
+) -> Any:
+    """Return the Call that was kept for such a call, or is `at_once`; false if there is none."""
     if sys.modules.get("torch") is None or not of_torch.state.is_eager(x) or not x.is_cpu:
         return None
     if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):
@@ -106,8 +124,8 @@ def _kept_of(operation: Operation, x: Any, k: Any, link: Any, temperature: Any) 
         if len(_kept) >= MOST:
             _kept.clear()
         _kept[key] = kept = True
-        # A checkpoint that runs this call again has to keep as many tensors for its way back.
-        if operation is not GATES:
+        # A checkpoint that runs this call again has to keep the same tensors for its way back.
+        if not at_once:
             return None
     if kept is True:
         given = given_for_kernels(x, k, table.resolve(link), temperature, -1, None, halves=True)

@@ -6,7 +6,7 @@ import math
 import operator
 from typing import Any, Never
 
-from kofn.adapters import route
+from kofn.adapters import route, short
 from kofn.arrays import torch as of_torch
 from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
@@ -84,6 +84,11 @@ def topk_gates(
     if others:
         raise unknown_keyword(topk_gates, others)
     k = _count(k, normalize)
+    if mask is None and bias is None and not (normalize or _is_wider(scores)):
+        known = short.weights_and_places(scores, k, link, temperature, dim)
+        if known is not None:
+            weights, indices = known
+            return take_along_last(weights, indices), indices
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     form: Form[ArrayT] = checked.form
@@ -94,6 +99,11 @@ def topk_gates(
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
     return _form_of_gates(form, gates).restored(gates), indices
+
+
+def _is_wider(scores: Any) -> bool:
+    """Return whether the gates are of a wider type than the scores: `_form_of_gates`."""
+    return is_torch(scores) and scores.itemsize == 2 and of_torch.state.is_autocast(scores)
 
 
 def _count(k: Any, normalize: bool) -> int:

@@ -32,6 +32,7 @@ LARGEST = Operation(
     kernel=lambda chooser, x, k: chooser.largest(x, k),
     plain=choice.largest,
     offered="largest",
+    ready="indices",
     functions="topk_gates",
     lacks={
         "JAX": "the weights by a primitive, the choice by XLA's top-k",

@@ -15,8 +15,8 @@ from torch import Tensor
 from kofn.kernels.contract import OF_SCORES, kind_of
 from kofn.kernels.cpu.choice import layout as mixed
 from kofn.kernels.cpu.choice import loads as loads
+from kofn.kernels.cpu.choice.launch import CHOSEN, chunk_of, code_of, offer, step_of
 from kofn.kernels.cpu.choice.launch import GRAIN as CHOICES
-from kofn.kernels.cpu.choice.launch import chunk_of, code_of, offer, step_of
 from kofn.kernels.cpu.jobs import GRAIN
 from kofn.kernels.cpu.kept_jobs import (
     MOST,
@@ -32,7 +32,7 @@ from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import half, native
-from kofn.kernels.cpu.runtime.layout import CHUNK, COUNT, REGISTER
+from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -49,6 +49,8 @@ def serves(name: str, shape: tuple[int, ...], size: int) -> bool:
     """Return whether the function of that name is for such rows of numbers of so many bytes."""
     if name in ("gates", "gates_back"):
         return size > 2 and are_few(shape)
+    if name == "indices":
+        return are_few(shape)
     return 0 < prod(shape) <= LARGE
 
 
@@ -86,7 +88,7 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
     words = array("q", (0, 0, count, chunk_of(n, rows.size == 2), n, 0, 0, 0))
     few, run, width = prod(rows.shape) < 2 * CHOICES, native.function(code), room
     if halves:
-        step, place = step_of(code, words, room)
+        step, place = step_of(code, words, room, CHOSEN)
         again = half.again_of(like_of(rows.shape, rows.dtype), step, place, count, words[CHUNK])
         run, width = native.function(half.DRIVER), place.width
 
@@ -104,6 +106,30 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
             return chosen, empty_like(pair), False
         _, theta, lost = find(x, learned)
         return chosen, theta, lost
+
+    return found
+
+
+def indices(rows: Rows) -> Callable[[Tensor], Tensor]:
+    """Return the function of scores that returns the indices of the k largest, k an integer."""
+    (*batch, n), k, halves = rows.shape, int(rows.k), rows.size == 2
+    _, words, width, _ = _largest_part(rows)
+    code, like = code_of("largest", max(rows.size, 4)), like_of((*batch, k), torch.int64)
+    run, empty_like = native.function(code), torch.empty_like
+    if halves:
+        words[CHUNK] = chunk_of(n, halves)
+        modes = [in_slot(SCORES), COPIED, 8 * k, COPIED, COPIED]
+        step, place = step_of(code, words, width, modes)
+        count, chunk = words[COUNT], words[CHUNK]
+        again = half.again_of(like_of(rows.shape, rows.dtype), step, place, count, chunk)
+        run, width = native.function(half.DRIVER), place.width
+
+    def found(x: Tensor) -> Tensor:
+        chosen, own, job = empty_like(like), rooms(1, width, cleared=()), words[:]
+        job[mixed.X], job[mixed.OUT] = scores, _ = x.data_ptr(), chosen.data_ptr()
+        job, start = again(job, (scores, 0, 0)) if halves else (job, job.buffer_info()[0])
+        run(start, own[1], 0.0, True)
+        return chosen
 
     return found
 
@@ -291,5 +317,5 @@ def _largest_part(rows: Rows) -> Part:
     """Return the kernel of the indices of the k largest, as choice.launch.largest has it."""
     (*batch, n), k = rows.shape, int(rows.k)
     words = array("q", (0, 0, prod(batch), chunk_of(n), n, 0, k, 0, 0, OF_SCORES))
-    at = native.address(code_of("largest", rows.size))
+    at = native.address(code_of("largest", max(rows.size, 4)))
     return Part(at, words, mixed.room_of(n, k), None)

@@ -242,17 +242,23 @@ def halves_of(code: Code, words: array[int], x: Array, room: int) -> tuple[array
     How its words change from one block to the next: the answers of `choices` are rounded, the ones
     of `truncated`, which has labels, are not.
     """
-    _, _, count, chunk, _, x_at, _, *others = words
-    step, place, out_at = *step_of(code, words, room), others[0] if len(others) == 1 else 0
-    job, kept = half.job_of(x, (x_at, out_at, 0), [step], place, count, chunk, 0, 8 * room)
+    _, _, count, chunk, n, x_at, _, *others = words
+    rounded = len(others) == 1
+    modes = CHOSEN if rounded else [in_slot(SCORES), 4, 8, 4 * n, 4, *[COPIED] * 4]
+    step, place = step_of(code, words, room, modes)
+    arrays = x_at, others[0] if rounded else 0, 0
+    job, kept = half.job_of(x, arrays, [step], place, count, chunk, 0, 8 * room)
     return job, kept, place.width
 
 
-def step_of(code: Code, words: array[int], room: int) -> tuple[half.Step, half.Room]:
+CHOSEN = [in_slot(SCORES), 4, in_slot(ANSWERS)]
+"""How the words of a job of `choices`, from its scores on, change from one block to the next."""
+
+
+def step_of(
+    code: Code, words: array[int], room: int, modes: list[int]
+) -> tuple[half.Step, half.Room]:
     """Return the function for blocks of 16-bit numbers, and the memory that a thread needs."""
-    _, _, count, chunk, n, *others = words
-    rounded = len(others) == 3
-    modes = [in_slot(ANSWERS)] if rounded else [8, 4 * n, 4, *[COPIED] * 4]
-    modes = [*[COPIED] * 5, in_slot(SCORES), 4, *modes]
+    _, _, count, chunk, n, *_ = words
     place = half.room_of(room + team_room(n), len(words), n * min(chunk, count), 2)
-    return half.Step(native.address(code), words, array("q", modes)), place
+    return half.Step(native.address(code), words, array("q", [*[COPIED] * 5, *modes])), place

@@ -25,6 +25,7 @@ MAPS = {
     "hard": partial(kofn.soft_topk, k=2, hard=True),
     "softmax": kofn.softmax,
     "sparsemax": kofn.sparsemax,
+    "gates": lambda x: kofn.topk_gates(x, 2)[0],
     **{name: partial(kofn.soft_topk, k=2, link=name, temperature=0.7) for name in TABLE},
 }
 
@@ -98,10 +99,10 @@ def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch
         torch.set_num_threads(threads)
         assert is_kept(MAPS[name], x.detach())
         p = MAPS[name](x)
-        found.append((p, *torch.autograd.grad(p, x, x.detach().cos())))
+        found.append((p, *torch.autograd.grad(p, x, p.detach().cos())))
     monkeypatch.setattr(short, "answer", lambda *_: None)
     p = MAPS[name](x)
-    for each in (*found[1:], (p, *torch.autograd.grad(p, x, x.detach().cos()))):
+    for each in (*found[1:], (p, *torch.autograd.grad(p, x, p.detach().cos()))):
         assert all(map(torch.equal, each, found[0]))
 
 
@@ -207,7 +208,9 @@ LONG = {
     "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
     "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
     "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS), 2),
-    "half precision": lambda: kofn.topk_gates(ROWS.half(), 2)[0],
+    "gates with a bias": lambda: kofn.topk_gates(ROWS, 2, bias=ROWS[0])[0],
+    "normalized gates": lambda: kofn.topk_gates(ROWS, 2, normalize=True)[0],
+    "wider gates": lambda: wider(kofn.topk_gates),
     "mapped over": lambda: torch.vmap(lambda x: kofn.soft_topk(x, 2))(ROWS),
     "differentiated": lambda: torch.func.grad(lambda x: kofn.soft_topk(x, 2)[0, 0])(ROWS),
     "forward": lambda: torch.func.jvp(lambda x: kofn.soft_topk(x, 2), (ROWS,), (ROWS,))[1],
@@ -215,6 +218,11 @@ LONG = {
     "without rows": lambda: kofn.soft_topk(ROWS[:0], 2),
     "large": lambda: kofn.soft_topk(torch.linspace(0, 1, ready.LARGE + 2).reshape(-1, 2), 1),
 }
+
+
+def wider(function):
+    with torch.autocast("cpu", torch.bfloat16):
+        return function(ROWS.bfloat16(), 2)[0]
 
 
 @pytest.mark.parametrize("name", LONG)

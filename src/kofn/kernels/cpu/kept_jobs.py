@@ -135,10 +135,10 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
     answers, what is kept meanwhile) -> whether a row was given up.
     """
     _, words, _, (plan, kept) = part_of(rows, answers, back)
-    n, count, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.link.alpha or 0.0
-    run, width, cleared, low, more = plan.run, plan.width, plan.cleared, 4 * count, 2 * count
-    low = max(low, count * rows.size)
-    if rows.size == 2:
+    n, count, size, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.size, rows.link.alpha or 0.0
+    run, width, cleared, more = plan.run, plan.width, plan.cleared, 2 * count
+    halves, low = size == 2, count * (4 if size == 2 else size)
+    if halves:
         sizes = 2, 2 if back else 0, 2 if answers else 0
         room = half.room_of(width, layout.WORDS, n * min(plan.chunk, count), 3 if back else 2)
         width, run = room.width, native.function(half.DRIVER)
@@ -162,7 +162,7 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
 
     if n * count < 2 * GRAIN and count <= MOST:
         # as `go`, whose questions take a fifth of the time of a few rows
-        return words, alone if rows.size > 2 else alone_in_halves
+        return words, alone_in_halves if halves else alone
     if count > FEW:  # k and T are written over, so that each call has its own
         words[layout.K] = 0
     numbers = (rows.k, rows.temperature) if count > FEW else kept

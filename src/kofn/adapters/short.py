@@ -59,8 +59,9 @@ def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: An
     if torch is None or not isinstance(scores, torch.Tensor) or type(dim) is not int or dim != -1:
         return None
     fits = 0 < k <= scores.shape[-1:].numel()
-    call = _kept_of(WEIGHTS, scores, k, link, temperature, True) if fits else None
-    run = call and kept_kernels.run_of(LARGEST, scores, float(k), 1.0, exponential.id, None)
+    call: Any = _kept_of(WEIGHTS, scores, k, link, temperature, True) if fits else None
+    number, any_link = float(k), exponential.id
+    run = call and kept_kernels.run_of(LARGEST, scores, number, 1.0, any_link, None)
     weights = answer(WEIGHTS, scores, k, link, temperature, dim) if run else None
     return None if weights is None else (weights, run(scores))
 

@@ -87,8 +87,7 @@ def topk_gates(
     if mask is None and bias is None and not (normalize or _is_wider(scores)):
         known = short.weights_and_places(scores, k, link, temperature, dim)
         if known is not None:
-            weights, indices = known
-            return take_along_last(weights, indices), indices
+            return take_along_last(*known), known[1]
     link = table.resolve(link)
     checked = given_for_kernels(scores, k, link, temperature, dim, mask, halves=True)
     form: Form[ArrayT] = checked.form

@@ -80,11 +80,8 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
     (*batch, n), number, size, halves = rows.shape, rows.k, max(rows.size, 4), rows.size == 2
     find, pair, empty_like = forward_on(rows, False), pair_of(rows), torch.empty_like
-    code, room, count = (
-        code_of("choices", size),
-        mixed.room_of_choices(n, number, size),
-        prod(batch),
-    )
+    count, code = prod(batch), code_of("choices", size)
+    room = mixed.room_of_choices(n, number, size)
     words = array("q", (0, 0, count, chunk_of(n, rows.size == 2), n, 0, 0, 0))
     few, run, width = prod(rows.shape) < 2 * CHOICES, native.function(code), room
     if halves:
@@ -96,12 +93,12 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
         chosen = empty_like(x)
         if few:
             own, job = rooms(1, width, cleared=()), words[:]
-            job[5], job[7] = at, into = x.data_ptr(), chosen.data_ptr()
+            job[mixed.X], job[mixed.OUT] = at, into = x.data_ptr(), chosen.data_ptr()
             job, start = again(job, (at, into, 0)) if halves else (job, job.buffer_info()[0])
             run(start, own[1], number, True)
         else:
-            at = x.data_ptr(), 0, chosen.data_ptr()
-            offer("choices", x, at, number, room, (chosen,), cleared=())
+            places = x.data_ptr(), 0, chosen.data_ptr()
+            offer("choices", x, places, number, room, (chosen,), cleared=())
         if not learned:
             return chosen, empty_like(pair), False
         _, theta, lost = find(x, learned)
@@ -126,8 +123,8 @@ def indices(rows: Rows) -> Callable[[Tensor], Tensor]:
 
     def found(x: Tensor) -> Tensor:
         chosen, own, job = empty_like(like), rooms(1, width, cleared=()), words[:]
-        job[mixed.X], job[mixed.OUT] = scores, _ = x.data_ptr(), chosen.data_ptr()
-        job, start = again(job, (scores, 0, 0)) if halves else (job, job.buffer_info()[0])
+        job[mixed.X], job[mixed.OUT] = at, _ = x.data_ptr(), chosen.data_ptr()
+        job, start = again(job, (at, 0, 0)) if halves else (job, job.buffer_info()[0])
         run(start, own[1], 0.0, True)
         return chosen
 

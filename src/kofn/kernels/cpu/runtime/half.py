@@ -93,10 +93,10 @@ def again_of(
     head += table
 
     def again(
-        words: array[int], arrays: tuple[int, int, int], _: Step = kept
+        words: array[int], arrays: tuple[int, int, int], _: Any = kept
     ) -> tuple[array[int], int]:
         job = head + words
-        at, _ = job.buffer_info()
+        at = job.buffer_info()[0]
         job[SCORES], job[ANSWERS], job[COTANGENTS] = arrays
         job[TABLE], job[_START] = at + 8 * HALF_WORDS, at + 8 * (HALF_WORDS + STEP)
         return job, at

@@ -135,34 +135,27 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
     answers, what is kept meanwhile) -> whether a row was given up.
     """
     _, words, _, (plan, kept) = part_of(rows, answers, back)
-    n, count, size, alpha = rows.shape[-1], prod(rows.shape[:-1]), rows.size, rows.link.alpha or 0.0
+    n, count, alpha, again = rows.shape[-1], prod(rows.shape[:-1]), rows.link.alpha or 0.0, None
     run, width, cleared, more = plan.run, plan.width, plan.cleared, 2 * count
-    halves, low = size == 2, count * (4 if size == 2 else size)
-    if halves:
+    low, given_up = count * (rows.size if rows.size > 2 else 4), layout.GIVEN_UP
+    if rows.size == 2:
         sizes = 2, 2 if back else 0, 2 if answers else 0
         room = half.room_of(width, layout.WORDS, n * min(plan.chunk, count), 3 if back else 2)
-        width, run = room.width, native.function(half.DRIVER)
-        step = half.Step(plan.address, words, modes_of(n, sizes), layout.GIVEN_UP)
+        step = half.Step(plan.address, words, modes_of(n, sizes), given_up)
         again = half.again_of(like_of(rows.shape, rows.dtype), step, room, count, plan.chunk)
+        run, width, given_up = native.function(half.DRIVER), room.width, HALF_GIVEN_UP
 
     def alone(job: array[int], _: Any, __: Any, kept: Any = (plan, kept)) -> bool:
         own, scratch = rooms(1, width, more, cleared)
         job[layout.ONE] = one = scratch + 8 * width
-        job[layout.TWO] = one + low
-        run(job.buffer_info()[0], scratch, alpha, True)
-        return job[layout.GIVEN_UP] != 0 and own is not None
-
-    def alone_in_halves(job: array[int], _: Any, __: Any, kept: Any = (plan, kept)) -> bool:
-        own, scratch = rooms(1, width, more, cleared)
-        job[layout.ONE] = one = scratch + 8 * width
-        job[layout.TWO] = one + low
-        whole, at = again(job, (job[layout.X], job[layout.OUT], job[layout.G]))
+        job[layout.TWO], at = one + low, job.buffer_info()[0]
+        if again is not None:
+            job, at = again(job, (job[layout.X], job[layout.OUT], job[layout.G]))
         run(at, scratch, alpha, True)
-        return whole[HALF_GIVEN_UP] != 0 and own is not None
+        return job[given_up] != 0 and own is not None
 
     if n * count < 2 * GRAIN and count <= MOST:
-        # as `go`, whose questions take a fifth of the time of a few rows
-        return words, alone_in_halves if halves else alone
+        return words, alone  # as `go`, whose questions take a fifth of the time of a few rows
     if count > FEW:  # k and T are written over, so that each call has its own
         words[layout.K] = 0
     numbers = (rows.k, rows.temperature) if count > FEW else kept

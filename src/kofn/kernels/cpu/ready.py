@@ -32,7 +32,7 @@ from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import half, native
-from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import ANSWERS, CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -78,27 +78,19 @@ class weights_again:
 
 def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, bool]]:
     """Return the same for the hard choice; θ, of which the gradient is, is wanted if `learned`."""
-    (*batch, n), number, size, halves = rows.shape, rows.k, max(rows.size, 4), rows.size == 2
+    (*batch, n), number, size = rows.shape, rows.k, rows.size
     find, pair, empty_like = forward_on(rows, False), pair_of(rows), torch.empty_like
-    count, code = prod(batch), code_of("choices", size)
-    room = mixed.room_of_choices(n, number, size)
-    words = array("q", (0, 0, count, chunk_of(n, rows.size == 2), n, 0, 0, 0))
-    few, run, width = prod(rows.shape) < 2 * CHOICES, native.function(code), room
-    if halves:
-        step, place = step_of(code, words, room, CHOSEN)
-        again = half.again_of(like_of(rows.shape, rows.dtype), step, place, count, words[CHUNK])
-        run, width = native.function(half.DRIVER), place.width
+    room = mixed.room_of_choices(n, number, max(size, 4))
+    words = array("q", (0, 0, prod(batch), chunk_of(n, size == 2), n, 0, 0, 0))
+    few, choose = prod(rows.shape) < 2 * CHOICES, _on("choices", rows, words, room, number, CHOSEN)
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
         chosen = empty_like(x)
         if few:
-            own, job = rooms(1, width, cleared=()), words[:]
-            job[mixed.X], job[mixed.OUT] = at, into = x.data_ptr(), chosen.data_ptr()
-            job, start = again(job, (at, into, 0)) if halves else (job, job.buffer_info()[0])
-            run(start, own[1], number, True)
+            choose(x, chosen)
         else:
-            places = x.data_ptr(), 0, chosen.data_ptr()
-            offer("choices", x, places, number, room, (chosen,), cleared=())
+            at = x.data_ptr(), 0, chosen.data_ptr()
+            offer("choices", x, at, number, room, (chosen,), cleared=())
         if not learned:
             return chosen, empty_like(pair), False
         _, theta, lost = find(x, learned)
@@ -109,26 +101,43 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
 
 def indices(rows: Rows) -> Callable[[Tensor], Tensor]:
     """Return the function of scores that returns the indices of the k largest, k an integer."""
-    (*batch, n), k, halves = rows.shape, int(rows.k), rows.size == 2
-    _, words, width, _ = _largest_part(rows)
-    code, like = code_of("largest", max(rows.size, 4)), like_of((*batch, k), torch.int64)
-    run, empty_like = native.function(code), torch.empty_like
-    if halves:
-        words[CHUNK] = chunk_of(n, halves)
-        modes = [in_slot(SCORES), COPIED, 8 * k, COPIED, COPIED]
-        step, place = step_of(code, words, width, modes)
-        count, chunk = words[COUNT], words[CHUNK]
-        again = half.again_of(like_of(rows.shape, rows.dtype), step, place, count, chunk)
-        run, width = native.function(half.DRIVER), place.width
+    (*batch, n), k, (_, words, room, _) = rows.shape, int(rows.k), _largest_part(rows)
+    words[CHUNK] = chunk_of(n, rows.size == 2)
+    modes = [in_slot(SCORES), COPIED, 8 * k, COPIED, COPIED]
+    choose = _on("largest", rows, words, room, 0.0, modes)
+    like, empty_like = like_of((*batch, k), torch.int64), torch.empty_like
 
     def found(x: Tensor) -> Tensor:
-        chosen, own, job = empty_like(like), rooms(1, width, cleared=()), words[:]
-        job[mixed.X], job[mixed.OUT] = at, _ = x.data_ptr(), chosen.data_ptr()
-        job, start = again(job, (at, 0, 0)) if halves else (job, job.buffer_info()[0])
-        run(start, own[1], 0.0, True)
+        chosen = empty_like(like)
+        choose(x, chosen)
         return chosen
 
     return found
+
+
+def _on(
+    name: str, rows: Rows, words: array[int], room: int, number: float, modes: list[int]
+) -> Callable[[Tensor, Tensor], None]:
+    """Return the function of scores and the tensor of their answers that has a choice made by one
+    thread; of 16-bit numbers, with the words of its job changed by those `modes`.
+    """
+    code, again, rounded = code_of(name, max(rows.size, 4)), None, in_slot(ANSWERS) in modes
+    run, width = native.function(code), room
+    if rows.size == 2:
+        step, place = step_of(code, words, room, modes)
+        like, count, chunk = like_of(rows.shape, rows.dtype), words[COUNT], words[CHUNK]
+        again = half.again_of(like, step, place, count, chunk)
+        run, width = native.function(half.DRIVER), place.width
+
+    def choose(x: Tensor, chosen: Tensor) -> None:
+        own, job = rooms(1, width, cleared=()), words[:]
+        job[mixed.X], job[mixed.OUT] = at, into = x.data_ptr(), chosen.data_ptr()
+        start = job.buffer_info()[0]
+        if again is not None:
+            job, start = again(job, (at, into if rounded else 0, 0))
+        run(start, own[1], number, True)
+
+    return choose
 
 
 def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -135,10 +135,10 @@ def _written(rows: Rows, answers: bool, back: bool) -> tuple[array[int], Callabl
     answers, what is kept meanwhile) -> whether a row was given up.
     """
     _, words, _, (plan, kept) = part_of(rows, answers, back)
-    n, count, alpha, again = rows.shape[-1], prod(rows.shape[:-1]), rows.link.alpha or 0.0, None
+    n, count, size, again = rows.shape[-1], prod(rows.shape[:-1]), rows.size, None
     run, width, cleared, more = plan.run, plan.width, plan.cleared, 2 * count
-    low, given_up = count * (rows.size if rows.size > 2 else 4), layout.GIVEN_UP
-    if rows.size == 2:
+    alpha, low, given_up = rows.link.alpha or 0.0, count * words[layout.SIZE], layout.GIVEN_UP
+    if size == 2:
         sizes = 2, 2 if back else 0, 2 if answers else 0
         room = half.room_of(width, layout.WORDS, n * min(plan.chunk, count), 3 if back else 2)
         step = half.Step(plan.address, words, modes_of(n, sizes), given_up)

@@ -32,7 +32,7 @@ from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import half, native
-from kofn.kernels.cpu.runtime.layout import ANSWERS, CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -82,15 +82,20 @@ def hard_weights(rows: Rows) -> Callable[[Tensor, bool], tuple[Tensor, Tensor, b
     find, pair, empty_like = forward_on(rows, False), pair_of(rows), torch.empty_like
     room = mixed.room_of_choices(n, number, max(size, 4))
     words = array("q", (0, 0, prod(batch), chunk_of(n, size == 2), n, 0, 0, 0))
-    few, choose = prod(rows.shape) < 2 * CHOICES, _on("choices", rows, words, room, number, CHOSEN)
+    few = prod(rows.shape) < 2 * CHOICES
+    run, width, written = _of_choice("choices", rows, words, room, CHOSEN)
 
     def found(x: Tensor, learned: bool) -> tuple[Tensor, Tensor, bool]:
         chosen = empty_like(x)
+        at, into = x.data_ptr(), chosen.data_ptr()
         if few:
-            choose(x, chosen)
+            (own, scratch), job = rooms(1, width, cleared=()), words[:]
+            job[mixed.X], job[mixed.OUT] = at, into
+            if written is not None:
+                job, _ = written(job, (at, into, 0))
+            run(job.buffer_info()[0], scratch, number, own is not None)
         else:
-            at = x.data_ptr(), 0, chosen.data_ptr()
-            offer("choices", x, at, number, room, (chosen,), cleared=())
+            offer("choices", x, (at, 0, into), number, room, (chosen,), cleared=())
         if not learned:
             return chosen, empty_like(pair), False
         _, theta, lost = find(x, learned)
@@ -104,40 +109,33 @@ def indices(rows: Rows) -> Callable[[Tensor], Tensor]:
     (*batch, n), k, (_, words, room, _) = rows.shape, int(rows.k), _largest_part(rows)
     words[CHUNK] = chunk_of(n, rows.size == 2)
     modes = [in_slot(SCORES), COPIED, 8 * k, COPIED, COPIED]
-    choose = _on("largest", rows, words, room, 0.0, modes)
+    run, width, written = _of_choice("largest", rows, words, room, modes)
     like, empty_like = like_of((*batch, k), torch.int64), torch.empty_like
 
     def found(x: Tensor) -> Tensor:
-        chosen = empty_like(like)
-        choose(x, chosen)
+        chosen, (own, scratch), job = empty_like(like), rooms(1, width, cleared=()), words[:]
+        job[mixed.X], job[mixed.OUT] = at, _ = x.data_ptr(), chosen.data_ptr()
+        if written is not None:
+            job, _ = written(job, (at, 0, 0))
+        run(job.buffer_info()[0], scratch, 0.0, own is not None)
         return chosen
 
     return found
 
 
-def _on(
-    name: str, rows: Rows, words: array[int], room: int, number: float, modes: list[int]
-) -> Callable[[Tensor, Tensor], None]:
-    """Return the function of scores and the tensor of their answers that has a choice made by one
-    thread; of 16-bit numbers, with the words of its job changed by those `modes`.
+def _of_choice(
+    name: str, rows: Rows, words: array[int], room: int, modes: list[int]
+) -> tuple[Callable[..., Any], int, Any]:
+    """Return the function that makes a choice, the words of memory it needs, and, of 16-bit
+    numbers, what writes its job: `half.again_of`, of words that change by those `modes`.
     """
-    code, again, rounded = code_of(name, max(rows.size, 4)), None, in_slot(ANSWERS) in modes
-    run, width = native.function(code), room
-    if rows.size == 2:
-        step, place = step_of(code, words, room, modes)
-        like, count, chunk = like_of(rows.shape, rows.dtype), words[COUNT], words[CHUNK]
-        again = half.again_of(like, step, place, count, chunk)
-        run, width = native.function(half.DRIVER), place.width
-
-    def choose(x: Tensor, chosen: Tensor) -> None:
-        own, job = rooms(1, width, cleared=()), words[:]
-        job[mixed.X], job[mixed.OUT] = at, into = x.data_ptr(), chosen.data_ptr()
-        start = job.buffer_info()[0]
-        if again is not None:
-            job, start = again(job, (at, into if rounded else 0, 0))
-        run(start, own[1], number, True)
-
-    return choose
+    code = code_of(name, max(rows.size, 4))
+    if rows.size > 2:
+        return native.function(code), room, None
+    step, place = step_of(code, words, room, modes)
+    like, count, chunk = like_of(rows.shape, rows.dtype), words[COUNT], words[CHUNK]
+    written = half.again_of(like, step, place, count, chunk)
+    return native.function(half.DRIVER), place.width, written
 
 
 def gradients(rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -20,7 +20,7 @@ from kofn.links import exponential, table
 from kofn.operations.choice import GATES, LARGEST
 from kofn.operations.operation import Operation
 from kofn.operations.topk import WEIGHTS
-from kofn.rows.given import ONE, Given, given_for_kernels
+from kofn.rows.given import ONE, Given, given_for_kernels, widened
 from kofn.rows.numbers import NUMBERS
 
 MOST = 256
@@ -77,7 +77,12 @@ def gates(
     have second derivatives. None as well where a row has a NaN, which spoils its gates. To each of
     `counts`, at most two tensors, is added how often an entry is chosen, if all can be written.
     """
-    call = _kept_of(GATES, scores, k, link, temperature, True) if type(k) is int and k > 0 else None
+    if type(k) is not int or k <= 0:
+        return None
+    if _are_few_halves(scores):
+        wide = gates(widened(scores), k, link, temperature, bias, again, counts)
+        return None if wide is None else (wide[0].to(scores.dtype), *wide[1:])
+    call = _kept_of(GATES, scores, k, link, temperature, True)
     if not call:
         return None
     if bias is not None:
@@ -89,8 +94,17 @@ def gates(
     for each in counts:
         if not is_usual(each, sys.modules["torch"].int64) or each.shape != scores.shape[-1:]:
             counts = ()
-    gates, indices = apply(call, again, scores, bias, counts)
-    return None if gates is None else (gates, indices, len(counts) > 0)
+    shares, indices = apply(call, again, scores, bias, counts)
+    return None if shares is None else (shares, indices, len(counts) > 0)
+
+
+def _are_few_halves(scores: Any) -> bool:
+    """Return whether scores are a few of 16 bits, which are copied sooner than dealt with."""
+    if scores.itemsize != 2 or sys.modules.get("torch") is None or not kernels.wanted():
+        return False
+    if not of_torch.state.is_eager(scores) or not scores.is_cpu:
+        return False
+    return kernels.ready().are_few(scores.shape) and not of_torch.state.is_autocast(scores)
 
 
 def compiled_gates(scores: Any, k: Any, link: Any, temperature: Any, bias: Any) -> Any:

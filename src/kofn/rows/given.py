@@ -98,7 +98,7 @@ class Given(NamedTuple, Generic[KindT]):
 
     def wide(self) -> Given[KindT]:
         """Return the same with the scores in the compute dtype."""
-        return self._replace(scores=_wide(self.scores)) if self.is_half else self
+        return self._replace(scores=widened(self.scores)) if self.is_half else self
 
     def per_row(self) -> Given[KindT]:
         """Return the same in the compute dtype, with arrays where k or T was a number."""
@@ -249,7 +249,7 @@ def _is_taken(scores: Array, form: Form) -> bool:
     return kernels.serving_of("rows", scores, str(form.kind)) is not None
 
 
-def _wide(scores: ArrayT) -> ArrayT:
+def widened(scores: ArrayT) -> ArrayT:
     """Return half-precision scores in the compute dtype, −inf where they count as masked."""
     return cast(without_deleted(scores), namespace(scores).float32)
 

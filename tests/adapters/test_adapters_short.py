@@ -289,6 +289,28 @@ def test_gates_of_one_node_have_the_same_bits(name, monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(found, others, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES[2:])
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers_of_16_bits_have_gates_of_a_wider_copy(name, dtype, monkeypatch):
+    def run():
+        torch.manual_seed(0)
+        router = kofn.nn.TopKRouter(8, 6, 2, **ROUTERS[name]).to(dtype)
+        h = torch.randn(20, 8).to(dtype).requires_grad_()
+        _, gates, indices = router(h)
+        scores = torch.randn(5, 6).to(dtype)
+        scores[:, 1], scores[2, 3] = torch.finfo(dtype).min, torch.finfo(dtype).min / 2  # deleted
+        chosen = router.choose(scores)
+        first = gates.detach(), indices, router.counts.clone(), *chosen
+        return first, torch.autograd.grad(gates, h, torch.linspace(-1, 1, 40).to(dtype).view(20, 2))
+
+    found, (slope,) = run()
+    assert found[0].dtype == dtype
+    monkeypatch.setattr(short, "gates", lambda *_: None)
+    others, (other,) = run()
+    assert all(torch.equal(one, other) for one, other in zip(found, others, strict=True))
+    assert torch.allclose(slope.float(), other.float(), rtol=0.02, atol=2e-3)
+
+
 def test_a_nan_spoils_the_gates_of_its_row():
     """The largest scores of the row are numbers."""
     router, scores = kofn.nn.TopKRouter(8, 6, 2), torch.randn(20, 6)
@@ -305,12 +327,13 @@ def test_so_many_are_kept(monkeypatch):
     assert len(short._kept) <= short.MOST
 
 
-@pytest.mark.parametrize("name", ["soft_topk", "hard", "router"])
-def test_a_checkpoint_runs_a_first_call_again(name):
-    """It keeps as many tensors in both runs, or PyTorch refuses."""
-    router = kofn.nn.TopKRouter(4, 6, 2)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["soft_topk", "hard", "gates", "router"])
+def test_a_checkpoint_runs_a_first_call_again(name, dtype):
+    """It keeps the same tensors in both runs, or PyTorch refuses."""
+    router = kofn.nn.TopKRouter(4, 6, 2).to(dtype)
     function = MAPS.get(name, lambda x: router(x)[1])
-    x = ROWS[:2].clone().requires_grad_()
+    x = ROWS[:2].to(dtype).requires_grad_()
     p = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
     (slope,) = torch.autograd.grad(p.square().sum(), x)
     assert torch.equal(slope, torch.autograd.grad(function(x).square().sum(), x)[0])

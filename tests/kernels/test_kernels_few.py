@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import kofn
-from kofn import losses
+from kofn import links, losses
 from kofn.kernels import contract
 from kofn.kernels.contract import BOUNDED, KINDS
 from kofn.kernels.cpu.rows import lanes, launch, layout
 from kofn.kernels.cpu.runtime import native
 from kofn.kernels.cpu.runtime.layout import AT_ONCE, HEAD, PART, SUMS
+from kofn.kernels.cpu.runtime.memory import memory_of
 from kofn.kernels.cpu.short import few
 from kofn.links.table import TABLE
 from pairs import pairwise
@@ -104,34 +105,71 @@ def test_the_search_leaves_out_only_what_has_no_weight(
     assert (near <= 4 * np.finfo(dtype).eps * (1 + np.abs(alone[usual]) / temperature)).all()
 
 
+ALPHAS = {"linear": links.linear, "entmax": links.entmax(1.5), "a third": links.entmax(1.3)}
+
+
+@pytest.mark.parametrize("name", ALPHAS)
+@pytest.mark.parametrize("n", [65, 70, 97, 104, 129, 257, 300, PART + 9])
+def test_nothing_is_written_beside_the_answer(name, n):
+    """Copies of entries, and what pads them, stand where the answer will be."""
+    rng, link, rows = np.random.default_rng(n), ALPHAS[name].inner, 3 if n > PART else 19
+    for dtype, k, wide in itertools.product(["f4", "f8"], (0.3, 1.0, 2.0, n / 3), (0.1, 1.0, 9.0)):
+        x = (wide * rng.standard_normal((rows, n))).astype(dtype)
+        memory, theta = np.full(rows * n + 2 * AT_ONCE, 7, dtype), np.empty((2, rows), dtype)
+        out = memory[: rows * n].reshape(rows, n)
+        assert not launch.deal(launch.FORWARD, memory_of(x), link, x, k, 1.0, theta, out=out)
+        assert (memory[rows * n :] == 7).all()
+        assert np.allclose(out.sum(-1), k, rtol=4e-7)
+        assert (out >= 0).all()
+
+
+def test_rows_from_which_entries_are_left_out_are_not_abreast():
+    assert few.LEAST_LEFT_OUT == layout.SHORT + 1
+
+
+def entries_of_passes(link, x, k):
+    """How many entries passes go over that evaluate rows, by which pass; T = 0.2."""
+    plan = launch.plan_of(
+        launch.FORWARD, contract.kind_of(link), 4, x.shape[-1], False, True, True, False, False
+    )
+    kept, which = plan.passes.copy(), [layout.EVALUATION, layout.FIRST_EVALUATION, layout.ROUGH]
+    which, seen = [*which, layout.APPROACH], {}
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5, *[ctypes.c_double] * 5)
+
+    def seeing(each):
+        def one_pass(*given):
+            seen.setdefault(each, []).append(given[3])
+            signature(int(kept[each]))(*given)
+
+        return signature(one_pass)
+
+    seers = [seeing(each) for each in which]
+    try:
+        plan.passes[which] = [ctypes.cast(each, ctypes.c_void_p).value for each in seers]
+        launch.weights(x, k, 0.2, link)
+    finally:
+        plan.passes[:] = kept
+    return seen
+
+
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize(("n", "k"), [(300, 1.0), (1000, 1.5), (PART + 9, 200.0)])
 def test_evaluations_go_over_what_is_kept(name, n, k):
     """Otherwise answers are the same, and take longer."""
-    link = TABLE[name].inner
-    plan = launch.plan_of(
-        launch.FORWARD, contract.kind_of(link), 4, n, False, True, True, False, False
-    )
-    kept, seen = plan.passes.copy(), []
-    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5, *[ctypes.c_double] * 5)
-
-    def seeing(address):
-        def one_pass(*given):
-            seen.append(given[3])
-            signature(address)(*given)
-
-        return signature(one_pass)
-
-    which = [layout.EVALUATION, layout.FIRST_EVALUATION, layout.ROUGH, layout.APPROACH]
-    seers = [seeing(int(kept[each])) for each in which]
-    try:
-        plan.passes[which] = [ctypes.cast(each, ctypes.c_void_p).value for each in seers]
-        x = np.random.default_rng(0).standard_normal(n).astype("f4")
-        launch.weights(x, k, 0.2, link)
-    finally:
-        plan.passes[:] = kept
+    x = np.random.default_rng(0).standard_normal(n).astype("f4")
+    seen = entries_of_passes(TABLE[name].inner, x, k)
     assert seen
-    assert max(seen) < n / 4
+    assert max(map(max, seen.values())) < n / 4
+
+
+@pytest.mark.parametrize("link", ALPHAS.values())
+def test_first_evaluations_are_abreast(link):
+    """A pass for all rows of a group, of the links with a rough evaluation; few need more."""
+    x = np.random.default_rng(0).standard_normal((16, 300)).astype("f4")
+    seen = entries_of_passes(link.inner, x, 1.0)
+    has_rough = contract.kind_of(link.inner) in layout.HAVE_ROUGH
+    assert len(seen.pop(layout.APPROACH, [])) == has_rough
+    assert (sum(map(len, seen.values())) < 16) == has_rough
 
 
 @pytest.mark.parametrize("together", [0.0, 1.0])
@@ -146,8 +184,8 @@ def test_what_is_kept_is_what_reaches_a_bound_in_its_order(n, number, together):
             continue
         x, most = rng.random(n).astype(number), 3 * n // 8
         least = number(1 - share)
-        room = most + AT_ONCE if placed else n
-        copies, sums = np.full(room * size + 64, 99, np.uint8), np.zeros(SUMS)
+        room = most + AT_ONCE
+        copies, sums = np.full(n * size + 64, 99, np.uint8), np.zeros(SUMS)
         indices = np.full(4 * room + 64, 99, np.uint8)
         at = indices.ctypes.data if placed else 0
         arrays = x.ctypes.data, at, copies.ctypes.data, n, sums.ctypes.data
@@ -155,7 +193,7 @@ def test_what_is_kept_is_what_reaches_a_bound_in_its_order(n, number, together):
         expected = np.flatnonzero(x >= least)
         if label >= 0:
             expected = np.array([label, *expected[expected != label]])
-        assert (copies[room * size :] == 99).all()
+        assert (copies[n * size :] == 99).all()
         assert (indices[4 * room * placed :] == 99).all()
         assert sums[1] > 0 or sums[0] == expected.size
         if expected.size <= most and n >= AT_ONCE:
@@ -213,9 +251,18 @@ def test_few_entries_are_approached(kind, count, wanted, temperature):
     sizes = rng.integers(6, layout.APPROACHED + 1, count)
     given = [(0.8 + temperature * rng.uniform(-0.9, 0.9, n)).astype("f4") for n in sizes]
     group, copies = lanes_of(given, wanted, temperature, 0.8, layout.APPROACHED + 16)
-    group["floor"][1], group["low"][2] = 0.79, -0.01
     group["approached"][3] = 0.0
-    before, after = group.copy(), approached(kind, group, copies)
+    free = approached(kind, group, copies)
+    theta, down = free["anchor"] + temperature * free["delta"], free["delta"] < -0.02
+    up = free["delta"] > 0.02
+    assert down[:count].any() or up[:count].any()
+    # Where θ is below the start, a floor and a low end are above it; else a high end is below.
+    group["floor"][down] = (theta + group["anchor"])[down] / 2
+    group["low"][down] = free["delta"][down] * 0.7
+    group["high"][up] = free["delta"][up] / 2
+    bound, before = down | up, group.copy()
+    after = approached(kind, group, copies)
+    assert (after["delta"] != free["delta"])[bound & (group["approached"] > 0)].all()
     for r, row in enumerate(given):
         if r == 3:
             continue
@@ -228,9 +275,10 @@ def test_few_entries_are_approached(kind, count, wanted, temperature):
         inside = before["low"][r] < delta < before["high"][r]
         assert inside
         assert group["anchor"][r] + temperature * delta >= before["floor"][r]
-        assert r in (1, 2) or abs(p.sum() - wanted) < 0.02
+        assert bound[r] or abs(p.sum() - wanted) < 0.02
         alone, own = lanes_of([row], wanted, temperature, 0.8, layout.APPROACHED + 16)
-        alone["low"][0], alone["floor"][0] = before["low"][r], before["floor"][r]
+        for name in ("low", "high", "floor"):
+            alone[name][0] = before[name][r]
         assert approached(kind, alone, own)["delta"][0] == delta  # whoever is beside it
     for name in layout.LANE.names:
         assert np.array_equal(after[name][..., 3], before[name][..., 3], equal_nan=True), name

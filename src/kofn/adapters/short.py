@@ -1,7 +1,7 @@
 """Calls on torch tensors like the tensors of a call before: nothing is checked again.
 
 What follows from the shape, the dtype and the numbers of such a call takes longer to find than the
-answer of a small one does. From the second call on it is kept here.
+answer of a small one does. From the second call on it is kept here, of gates from the first.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _kept: dict[Any, Any] = {}
 
 def answer(
     operation: Operation, scores: Any, k: Any, link: Any, temperature: Any, dim: Any,
-    learns: bool = True,
+    learns: bool = True, call: Any = None,
 ) -> Any:  # fmt: skip
     """Return the answer of an operation on unmasked scores; None if a call is to be checked.
 
-    It has no gradient unless it `learns`.
+    It has no gradient unless it `learns`. Its Call may be known.
     """
     if type(dim) is not int or dim != -1:
         return None
-    call = _kept_of(operation, scores, k, link, temperature)
+    if call is None:
+        call = _kept_of(operation, scores, k, link, temperature)
     if not call:
         return None
     learned = learns and scores.requires_grad and sys.modules["torch"].is_grad_enabled()
@@ -55,15 +56,22 @@ def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: An
     """Return the weights of unmasked scores, and the indices of the k largest, of a small call;
     None if it is to be checked.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(scores, torch.Tensor) or type(dim) is not int or dim != -1:
+    if type(dim) is not int or dim != -1 or k <= 0 or not _are_few(scores):
         return None
-    fits = 0 < k <= scores.shape[-1:].numel()
-    call: Any = _kept_of(WEIGHTS, scores, k, link, temperature, True) if fits else None
+    call = _kept_of(WEIGHTS, scores, k, link, temperature, True)
     number, any_link = float(k), exponential.id
     run = call and kept_kernels.run_of(LARGEST, scores, number, 1.0, any_link, None)
-    weights = answer(WEIGHTS, scores, k, link, temperature, dim) if run else None
+    weights = answer(WEIGHTS, scores, k, link, temperature, dim, True, call) if run else None
     return None if weights is None else (weights, run(scores))
+
+
+def _are_few(scores: Any) -> bool:
+    """Return whether scores are those of an eager call on few rows in main memory."""
+    if sys.modules.get("torch") is None or not of_torch.state.is_eager(scores):
+        return False
+    if not kernels.wanted() or not scores.is_cpu or scores.is_nested or scores.ndim == 0:
+        return False
+    return bool(kernels.ready().are_few(scores.shape))
 
 
 def gates(
@@ -79,7 +87,8 @@ def gates(
     """
     if type(k) is not int or k <= 0:
         return None
-    if _are_few_halves(scores):
+    halves = scores.itemsize == 2 and _are_few(scores)
+    if halves and not of_torch.state.is_autocast(scores):  # they are copied sooner than dealt with
         wide = gates(widened(scores), k, link, temperature, bias, again, counts)
         return None if wide is None else (wide[0].to(scores.dtype), *wide[1:])
     call = _kept_of(GATES, scores, k, link, temperature, True)
@@ -96,15 +105,6 @@ def gates(
             counts = ()
     shares, indices = apply(call, again, scores, bias, counts)
     return None if shares is None else (shares, indices, len(counts) > 0)
-
-
-def _are_few_halves(scores: Any) -> bool:
-    """Return whether scores are a few of 16 bits, which are copied sooner than dealt with."""
-    if scores.itemsize != 2 or sys.modules.get("torch") is None or not kernels.wanted():
-        return False
-    if not of_torch.state.is_eager(scores) or not scores.is_cpu:
-        return False
-    return kernels.ready().are_few(scores.shape) and not of_torch.state.is_autocast(scores)
 
 
 def compiled_gates(scores: Any, k: Any, link: Any, temperature: Any, bias: Any) -> Any:
@@ -126,7 +126,7 @@ def compiled_gates(scores: Any, k: Any, link: Any, temperature: Any, bias: Any) 
 def _kept_of(
     operation: Operation, x: Any, k: Any, link: Any, temperature: Any, at_once: bool = False
 ) -> Any:
-    """Return the Call that was kept for such a call, or is `at_once`; false if there is none."""
+    """Return the Call kept for such a call, or made `at_once`; false if there is none."""
     if sys.modules.get("torch") is None or not of_torch.state.is_eager(x) or not x.is_cpu:
         return None
     if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):

@@ -101,7 +101,7 @@ def topk_gates(
 
 
 def _is_wider(scores: Any) -> bool:
-    """Return whether the gates are of a wider type than the scores: `_form_of_gates`."""
+    """Return whether the gates are of float32, though the scores are of a half type."""
     return is_torch(scores) and scores.itemsize == 2 and of_torch.state.is_autocast(scores)
 
 

@@ -63,8 +63,8 @@ def weights(group, lanes, wanted, labels, at_once):
     Where they are only wanted for a loss, `at_once` with it, p − t may stand in their place.
 
     (0, NaN) says that the search gave up; the answer is whether it did not. Of rows with `few`
-    entries the weights are beside these, for `lanes.spread`; the first is that of the label, if
-    there is the address of `labels`.
+    entries, if these are placed, the weights are in the thread's memory, for `few.spread`; the
+    first is that of the label, if there is the address of `labels`.
     """
     count, kind, size = group.count, group.row.kind, group.row.size
     usual = _usual(group, lanes, wanted) if group.entries else 0
@@ -229,7 +229,7 @@ def _evaluate(group, lanes):
         return any_open
     for r in range(group.count):
         if lanes.approached[r] > 0:
-            lanes.approached[r] = 0.0  # and is evaluated
+            lanes.approached[r] = 0.0  # `approach` has left the sums of an evaluation
         elif lanes.state[r] == OPEN:
             if lanes.few[r] > 0 and is_below(lanes, r):
                 lanes.few[r] = 0.0

@@ -31,8 +31,8 @@ bytes per number; n.
 
 Group = namedtuple("Group", "row count lanes entries few")
 """Rows one after another: the first of them and how many; the addresses of their lanes, of the
-copies of their entries, 0 where rows are not computed abreast, and of the few that are kept of
-each, 0 where none are.
+copies of their entries, 0 where rows are not computed abreast, and of the memory for the few that
+are kept of each, 0 where there is none: short/few.py has what is there.
 """
 
 

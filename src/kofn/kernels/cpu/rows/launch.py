@@ -99,9 +99,8 @@ def passes_of(
     instead = {"first_evaluation": "evaluate"} if is_bounded(kind) else {}
     if not short:
         instead |= {"peak": "finite_peak"} if is_bounded(kind) else {}
-        instead |= (
-            {} if kind in layout.HAVE_ROUGH else {"rough": "evaluate", "approach": "evaluate"}
-        )
+        instead |= {} if kind in layout.HAVE_ROUGH else {"rough": "evaluate"}
+        instead |= {} if layout.turned_of(kind, size) else {"approach": "evaluate"}
         instead |= {} if in_rows else {"slope": "slope_of_scores"}
     names = tuple(instead.get(name, name) for name in names)
     passes = each("interleaved" if short else "loops", names)
@@ -263,7 +262,7 @@ def plan_of(
     in_rows: bool = True, in_bytes: bool = False, of_alpha: bool = False,
 ) -> Plan:  # fmt: skip
     single, short = max(size, 4), n <= abreast_up_to(code, kind)
-    keeps = is_bounded(kind) and not short and n <= PART
+    keeps = kind if is_bounded(kind) and not short and n <= PART else -1
     each = passes_of(code, kind, single, n, cotangent, in_rows, of_alpha)
     arrays = 0.5 if code in (FORWARD, AFTER) else 3 if cotangent else 2
     if code is COMPARE and (cotangent or size > 2):  # 16 rows take as long as one

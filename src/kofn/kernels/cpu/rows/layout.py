@@ -36,7 +36,7 @@ SERVES_OWN = True
 LANES = 16
 
 SHORT = 255
-"""No longer rows are computed abreast: those of 256 have no rest, and entries that are left out."""
+"""No longer rows are computed abreast: from `few.LEAST_LEFT_OUT` on, entries may be left out."""
 
 
 def short_of(kind: int, bits: int) -> int:
@@ -86,7 +86,8 @@ LANE = np.dtype(
                 "rough",
                 # Whether something was unusual, so that Σp is to be held to k in any case; how many
                 # entries were kept, 0 if all were, for no θ below the floor; whether they have
-                # answers of their own; whether p − t stands in the place of p already.
+                # answers of their own; whether its first evaluations are made abreast; whether
+                # p − t stands in the place of p already.
                 *("strange", "few", "floor", "placed", "approached", "compared"),
                 # The sums of the last pass: total and squares of the first one, the others of
                 # an evaluation.
@@ -130,7 +131,7 @@ WEIGH_ROWS, SLOPE_ROWS, LEVER_ROWS = _OF_GROUPS
 FORWARD_ROWS = (*FORWARD, "keep", "spread", "sum_up", "scale", "rough", "approach")
 KEEP, SPREAD, SUM_UP, SCALE, ROUGH, APPROACH = range(len(FORWARD), len(FORWARD_ROWS))
 """Of rows that are not abreast: the entries of a bounded link that may have a weight; a softmax;
-the share of a loss in a mean; a cheaper evaluation of a bounded link.
+the share of a loss in a mean; a cheaper evaluation of a bounded link, and several of few entries.
 """
 
 # Passes of losses and logarithms, by their makers in answer_loops.py. The ones of losses come after
@@ -180,7 +181,8 @@ SHARE = LO
 
 # What a thread has of its own: the lanes of a group of rows, the search's memo, the entries as
 # prepared where there is no memory of an answer to keep them in, targets that came as bytes, the
-# few entries that are kept of each row, and what it shares with a team.
+# few entries of rows as they are turned to lanes, then the answers and the places of each row's,
+# and what it shares with a team.
 MEMO = LANE.itemsize // 8
 HEAD = -(-(MEMO + 8) // 8) * 8
 
@@ -197,6 +199,11 @@ APPROACHED = 128
 """Entries of a row, if no more are left, which are turned to its lane."""
 
 
+def turned_of(kind: int, size: int) -> int:
+    """Words of memory for the entries of all lanes, of links that are approached."""
+    return LANES * APPROACHED // 2 if size == 4 and kind in HAVE_ROUGH else 0
+
+
 def few_of(n: int) -> int:
     """How many entries may be kept of a row, with answers of their own."""
     return min(n // 4, 2048)
@@ -208,13 +215,13 @@ def apart_of(few: int, size: int) -> int:
 
 
 def room(
-    n: int, size: int, group: int, answers: bool, in_bytes: bool = False, keeps: bool = False
+    n: int, size: int, group: int, answers: bool, in_bytes: bool = False, keeps: int = -1
 ) -> int:
     """Words of memory a thread needs for rows of n numbers of so many bytes.
 
-    It `keeps` the entries that may have a weight, of a bounded link.
+    `keeps` is the number of a bounded link whose entries with a weight are kept apart, or −1.
     """
     entries = PLANES * LANES if group < 0 else group * (not answers)
     others = sum(-(-arrays * n * size // 8) for arrays in (entries, abs(group) * in_bytes))
-    kept = LANES * APPROACHED // 2 + group * apart_of(few_of(n), size) if keeps else 0
+    kept = turned_of(keeps, size) + group * apart_of(few_of(n), size) if keeps >= 0 else 0
     return HEAD + others + kept

@@ -30,9 +30,7 @@ from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.layout import AT_ONCE
 from kofn.kernels.cpu.runtime.registers import compress, lowest, ones, reaching, registers_are_wide
 from kofn.kernels.cpu.runtime.vector_math import multiply_add, ordered, unordered, widest_vectors
-from kofn.kernels.cpu.short import approach as of_few
-
-approach = of_few.approach
+from kofn.kernels.cpu.short.approach import approach as approach
 
 
 def statistics(kind: int, number: Any) -> Pass:
@@ -248,9 +246,9 @@ def close(kind: int, number: Any) -> Pass:
 def keep(kind: int, number: Any) -> Pass:
     """Copy the entry `label`, unless that is below 0, and those from `least` on to `out`.
 
-    There is room for `most` entries and AT_ONCE. If there is an address of `places`, theirs are
-    copied there. Their number is added up, and 1 if they are too many. They are copied `together`
-    where a register has many, one by one where most have none.
+    If there is an address of `places`, with room for `most` entries and AT_ONCE, theirs are copied
+    there. Their number is added up, and 1 if they are too many. They are copied `together` where a
+    register has many, one by one where most have none.
     """
     size = number(0).itemsize
 
@@ -258,7 +256,7 @@ def keep(kind: int, number: Any) -> Pass:
         widest_vectors()
         room, own, bound = np.int64(most) + AT_ONCE, np.int64(label), number(least)
         infinity, most = number(math.inf), min(np.int64(most), max(n - AT_ONCE, AT_ONCE))
-        scores, kept = carray(pointer(x), n, number), carray(pointer(out), room, number)
+        scores, kept = carray(pointer(x), n, number), carray(pointer(out), n, number)
         its, placed = carray(pointer(places), room, np.int32), places != 0
         into, count = carray(pointer(sums), 8, np.float64), np.int64(0)
         if own >= 0:

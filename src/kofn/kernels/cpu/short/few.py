@@ -22,6 +22,7 @@ from kofn.kernels.cpu.runtime.split_row import plain
 from kofn.kernels.cpu.runtime.vector_math import inline, widest_vectors
 
 few_of, apart_of = plain(layout.few_of), plain(layout.apart_of)
+turned_of = plain(layout.turned_of)
 
 
 MARGIN = 0.3
@@ -98,7 +99,7 @@ def settle_few(group, lanes, labels):
 
 
 LEAST_AT_ONCE = 16
-"""Entries after which a row has a multiple of AT_ONCE."""
+"""Up to so many entries a row is padded to these, else to a multiple of AT_ONCE."""
 
 
 @plain
@@ -119,8 +120,10 @@ def part(group, lanes, r, padded):
 @plain
 def _answers(group, r):
     """The address of the answers of a row's few entries; their places are behind them."""
-    few, size = few_of(group.row.n), group.row.size
-    return group.few + 4 * layout.APPROACHED * layout.LANES + 8 * r * apart_of(few, size)
+    size = group.row.size
+    return group.few + 8 * (
+        turned_of(group.row.kind, size) + r * apart_of(few_of(group.row.n), size)
+    )
 
 
 @plain
@@ -129,10 +132,12 @@ def _keep(group, lanes, r, least, together, label):
 
     Others are in no pass from then on. Where they are many, all stay. Many are copied `together`.
     """
-    row, placed, places, most = nth(group, r), lanes.placed[r], 0, 3 * min(group.row.n, PART) // 8
-    if placed > 0:
-        most = few_of(row.n)
-        places = _answers(group, r) + (most + AT_ONCE) * row.size
+    row, places, most = nth(group, r), 0, 3 * min(group.row.n, PART) // 8
+    if row.n <= PART:
+        most = min(most, row.n - AT_ONCE)  # the answer has room for the copies and what pads them
+    if lanes.placed[r] > 0:
+        most = min(most, few_of(row.n))
+        places = _answers(group, r) + (few_of(row.n) + AT_ONCE) * row.size
     to_few = moved(row, row.x, places, row.out, row.n)
     sums = pass_over(to_few, layout.KEEP, least, np.float64(most), together, np.float64(label), 0.0)
     lanes.few[r] = 0.0 if sums[1] > 0 else sums[0]
@@ -180,21 +185,17 @@ def _move(number, source, into, count):
         taken[j] = given[j]
 
 
-LONGEST_APPROACHED = 2048
-"""Entries of the longest rows that are so many in a group that lanes are worth it."""
-
-
 @plain
 def approach(group, lanes):
     """Go towards θ of the rows of which few entries are left, all at once: approach.py."""
     row, most = group.row, 0.0
-    if not (group.few and row.size == 4 and row.kind in layout.HAVE_ROUGH):
+    if not group.few or turned_of(row.kind, row.size) == 0:
         return
     for r in range(group.count):
         few = lanes.few[r]
-        is_short = 0 < few <= layout.APPROACHED and row.n <= LONGEST_APPROACHED
+        is_short = 0 < few <= layout.APPROACHED and lanes.state[r] == OPEN
         is_short = is_short and lanes.rough[r] > 0 and not is_below(lanes, r)
-        lanes.approached[r] = 1.0 if is_short and lanes.state[r] == OPEN else 0.0
+        lanes.approached[r] = 1.0 if is_short else 0.0
         most = max(most, lanes.approached[r] * few)
     if most > 0:
         address = carray(pointer(row.passes), layout.APPROACH + 1, np.int64)[layout.APPROACH]

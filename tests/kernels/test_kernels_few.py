@@ -114,7 +114,7 @@ def test_nothing_is_written_beside_the_answer(name, n):
     """Copies of entries, and what pads them, stand where the answer will be."""
     rng, link, rows = np.random.default_rng(n), ALPHAS[name].inner, 3 if n > PART else 19
     for dtype, k, wide in itertools.product(["f4", "f8"], (0.3, 1.0, 2.0, n / 3), (0.1, 1.0, 9.0)):
-        x = (wide * rng.standard_normal((rows, n))).astype(dtype)
+        x = (wide * rng.standard_normal((rows, n)) - 50).astype(dtype)
         memory, theta = np.full(rows * n + 2 * AT_ONCE, 7, dtype), np.empty((2, rows), dtype)
         out = memory[: rows * n].reshape(rows, n)
         assert not launch.deal(launch.FORWARD, memory_of(x), link, x, k, 1.0, theta, out=out)
@@ -256,9 +256,10 @@ def test_few_entries_are_approached(kind, count, wanted, temperature):
     theta, down = free["anchor"] + temperature * free["delta"], free["delta"] < -0.02
     up = free["delta"] > 0.02
     assert down[:count].any() or up[:count].any()
-    # Where θ is below the start, a floor and a low end are above it; else a high end is below.
-    group["floor"][down] = (theta + group["anchor"])[down] / 2
-    group["low"][down] = free["delta"][down] * 0.7
+    # Where θ is below the start, a floor or a low end is above it; else a high end is below.
+    odd = np.arange(layout.LANES) % 2 > 0
+    group["floor"] = np.where(down & odd, (theta + group["anchor"]) / 2, group["floor"])
+    group["low"] = np.where(down & ~odd, free["delta"] * 0.7, group["low"])
     group["high"][up] = free["delta"][up] / 2
     bound, before = down | up, group.copy()
     after = approached(kind, group, copies)

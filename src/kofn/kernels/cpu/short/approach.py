@@ -48,17 +48,17 @@ def approach(kind: int, number: Any) -> Pass:
             floor = (into.floor[r] - into.anchor[r]) * into.per_t[r]
             row[5, r] = max(into.low[r], floor) - delta
             row[6, r] = into.high[r] - delta
-            way[0, r], way[1, r] = zero, into.approached[r]
+            way[0, r] = zero
         for i in range(whole):
             for r in range(LANES):
                 entries[i, r] = entries[i, r] if number(i) < row[4, r] else nothing
         for taken in range(TURNS):
             for r in range(LANES):
                 sums[0, r], sums[1, r], sums[2, r] = zero, zero, zero
-                way[2, r] = row[2, r] + way[0, r]
+                way[1, r] = row[2, r] + way[0, r]
             for i in range(whole):
                 for r in range(LANES):
-                    z = multiply_add(entries[i, r] - row[1, r], row[0, r], -way[2, r])
+                    z = multiply_add(entries[i, r] - row[1, r], row[0, r], -way[1, r])
                     p, slope, bend = roughly(kind, z)
                     sums[0, r] += p
                     sums[1, r] += slope
@@ -75,10 +75,8 @@ def approach(kind: int, number: Any) -> Pass:
                     divisor = (weight + root) / two
                 step = excess / divisor
                 target = way[0, r] + step
-                go = (way[1, r] > zero) & (abs(step) > close)
-                go = go & (row[5, r] < target) & (target < row[6, r])
+                go = (abs(step) > close) & (row[5, r] < target) & (target < row[6, r])
                 way[0, r] = either(go, target, way[0, r])
-                way[1, r] = one if go else zero
                 go_on += one if go else zero
             if go_on == zero:
                 break

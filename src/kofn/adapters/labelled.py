@@ -73,6 +73,18 @@ def reduced(
     return None if answers is None else answers[0]
 
 
+def _of_wider(wider: Any, each: Any) -> Any:
+    """Return a kernel of losses of 16-bit scores, by a wider copy of these."""
+    return lambda x, target, learned: each(wider(x), target, learned)
+
+
+def _of_wider_rows(wider: Any, kernel: Any) -> Any:
+    """Return the same of an operation's kernel."""
+    return lambda backend, rows, *own: kernel(
+        backend, rows._replace(scores=wider(rows.scores)), *own
+    )
+
+
 def is_narrow(scores: Any) -> bool:
     """Return whether the scores are of 16-bit floats."""
     return bool(scores.is_floating_point() and scores.itemsize == 2)
@@ -117,13 +129,19 @@ def _call_of(
     left = operation.of.without_tensors(given)
     if margin is not None:
         return home.with_margin(margin, given, backend, settings, count)
-    if operation is not LOSS:
-        return make(operation, operation.kernel, backend, left, settings, count)
     each, share, ready = None, 1, kernels.ready()
-    if scores.itemsize > 2 and math.prod(shape[:-1]) <= ready.MOST:
+    narrow, wider = is_narrow(scores), None
+    if narrow and scores.numel() <= ready.LARGE and target.dtype is not scores.dtype:
+        wider = ready.wider(scores)  # a copy, which takes less time than blocks of few rows
+    if operation is not LOSS:
+        kernel = operation.kernel if wider is None else _of_wider_rows(wider, operation.kernel)
+        return make(operation, kernel, backend, left, settings, count)
+    if math.prod(shape[:-1]) <= ready.MOST and not (narrow and wider is None):
         # Products with powers of 2 have no rounding, whatever comes first.
         share = count if temperature == 1 and count & (count - 1) == 0 else 1
-        rows = ready.Rows(tuple(shape), scores.dtype, *map(float, given[1:3]), given.link)
+        dtype = torch.float32 if narrow else scores.dtype
+        rows = ready.Rows(tuple(shape), dtype, *map(float, given[1:3]), given.link)
         each = ready.losses(rows, target, share)
+        each = _of_wider(wider, each) if wider is not None and each is not None else each
     share = 1 if each is None else share
     return make(operation, together, backend, left, settings, count, each, share)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kofn.adapters.torch import eager
 from kofn.arrays.torch.state import cell, is_eager, is_last
-from kofn.operations.losses import scaled
+from kofn.operations.losses import IN_CACHE, scaled
 from kofn.operations.margins import PLACED
 from kofn.operations.operation import Operation
 from kofn.operations.truncated import TRUNCATED_LOSS
@@ -95,7 +95,8 @@ class _Reduced(torch.autograd.Function):
         if cotangent is not None:
             residual, recorded = known["residual"], torch.is_grad_enabled()
             ctx.is_own = ctx.is_own and not recorded
-            last = residual.dtype == ctx.dtype and ctx.is_own and is_last(cotangent)
+            same = residual.dtype == ctx.dtype
+            last = ctx.is_own and is_last(cotangent) and (same or residual.numel() <= IN_CACHE)
             each, divisor = cotangent, call.divisor // call.share
             if last and rows.temperature == 1.0:  # a quotient that is rounded when it multiplies
                 each = cotangent.item() / divisor
@@ -105,7 +106,8 @@ class _Reduced(torch.autograd.Function):
             if last:
                 in_x = residual.detach()
                 in_x = in_x.mul_(each) if type(each) is not float or each != 1 else in_x
-            elif residual.dtype == ctx.dtype or recorded:  # autograd rounds what it records itself
+                in_x = in_x if same else in_x.to(ctx.dtype)
+            elif same or recorded:  # autograd rounds what it records itself
                 in_x = residual * each
             else:
                 in_x = scaled(each, residual, ctx.dtype)

@@ -32,7 +32,15 @@ from kofn.kernels.cpu.kept_jobs import Rows as Rows
 from kofn.kernels.cpu.rows import layout
 from kofn.kernels.cpu.rows.launch import COMPARE, abreast_up_to, plan_of
 from kofn.kernels.cpu.runtime import half, native
-from kofn.kernels.cpu.runtime.layout import CHUNK, COPIED, COUNT, REGISTER, SCORES, in_slot
+from kofn.kernels.cpu.runtime.layout import (
+    CHUNK,
+    COPIED,
+    COUNT,
+    HALF_TYPES,
+    REGISTER,
+    SCORES,
+    in_slot,
+)
 from kofn.kernels.cpu.runtime.memory import rooms
 from kofn.links import exponential
 
@@ -182,6 +190,23 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
         if job[layout.COSTLESS]:
             return ()
         return None if job[layout.GIVEN_UP] or own is None else (loss, residual, lever)
+
+    return found
+
+
+def wider(like: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function of 16-bit scores that copies them to float32, −inf where one is out of
+    play.
+    """
+    count, kind = like.numel(), HALF_TYPES.index(str(like.dtype).rpartition(".")[2])
+    widen, empty_like = native.function(half.conversion("widen", kind)), torch.empty_like
+    copy = like_of(like.shape, torch.float32)
+
+    def found(x: Tensor) -> Tensor:
+        x, into = x.resolve_neg().contiguous(), empty_like(copy)
+        at = x.data_ptr()
+        widen(at, 0, 0, count, 0, 1.0, float(at), float(into.data_ptr()), 0.0, 0.0)
+        return into
 
     return found
 

@@ -292,3 +292,25 @@ def test_scores_of_16_bits_have_the_losses_of_a_wider_copy(loss, dtype):
         assert torch.equal(mine, other.to(dtype))
     (slope,), (wide_slope,) = torch.autograd.grad(value, x), torch.autograd.grad(exact, wide)
     assert torch.equal(slope, wide_slope.to(dtype))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "alpha", "topk logistic"])
+@pytest.mark.parametrize("rows", [3, 128])
+def test_narrow_scores_have_the_bits_of_a_wider_copy(name, dtype, threads, rows):
+    """Whether they are copied at once or by blocks; numbers out of play are so in either type."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x = (3 * torch.randn(rows, 300, generator=torch.Generator().manual_seed(1))).to(dtype)
+        x[:, 7] = torch.finfo(dtype).min / 2
+        wide, labels = x.float().masked_fill(x <= x[0, 7], -math.inf), torch.arange(rows) % 7
+        for target in (labels, torch.nn.functional.one_hot(labels, 300).bool()):
+            mine, other = x.requires_grad_(), wide.requires_grad_()
+            value, exact = (LOSSES[name](each, target) for each in (mine, other))
+            assert torch.equal(value, exact)
+            (slope,), (exact,) = torch.autograd.grad(value, mine), torch.autograd.grad(exact, other)
+            assert torch.equal(slope, exact.to(dtype))
+    finally:
+        torch.set_num_threads(before)

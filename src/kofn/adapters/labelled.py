@@ -73,16 +73,24 @@ def reduced(
     return None if answers is None else answers[0]
 
 
-def _of_wider(wider: Any, each: Any) -> Any:
-    """Return a kernel of losses of 16-bit scores, by a wider copy of these."""
-    return lambda x, target, learned: each(wider(x), target, learned)
+def _of_wider(ready: Any, scores: Any, each: Any) -> Any:
+    """Return a kernel of losses of 16-bit scores like these, by a wider copy where one thread
+    works: it takes less time than blocks of few rows.
+    """
+    wider, count = ready.wider(scores), scores.numel()
+    return lambda x, *own: each(wider(x), *own) if ready.is_for_one(count) else None
 
 
-def _of_wider_rows(wider: Any, kernel: Any) -> Any:
-    """Return the same of an operation's kernel."""
-    return lambda backend, rows, *own: kernel(
-        backend, rows._replace(scores=wider(rows.scores)), *own
-    )
+def _of_wider_rows(ready: Any, scores: Any, kernel: Any) -> Any:
+    """Return the same of an operation's kernel, which otherwise goes by blocks."""
+    wider, count = ready.wider(scores), scores.numel()
+
+    def of_rows(backend: Any, rows: Any, *own: Any) -> Any:
+        if ready.is_for_one(count):
+            rows = rows._replace(scores=wider(rows.scores))
+        return kernel(backend, rows, *own)
+
+    return of_rows
 
 
 def is_narrow(scores: Any) -> bool:
@@ -130,18 +138,18 @@ def _call_of(
     if margin is not None:
         return home.with_margin(margin, given, backend, settings, count)
     each, share, ready = None, 1, kernels.ready()
-    narrow, wider = is_narrow(scores), None
-    if narrow and scores.numel() <= ready.LARGE and target.dtype is not scores.dtype:
-        wider = ready.wider(scores)  # a copy, which takes less time than blocks of few rows
+    narrow = is_narrow(scores)
+    copied = narrow and scores.numel() <= ready.LARGE and target.dtype is not scores.dtype
     if operation is not LOSS:
-        kernel = operation.kernel if wider is None else _of_wider_rows(wider, operation.kernel)
+        kernel = operation.kernel
+        kernel = _of_wider_rows(ready, scores, kernel) if copied else kernel
         return make(operation, kernel, backend, left, settings, count)
-    if math.prod(shape[:-1]) <= ready.MOST and not (narrow and wider is None):
+    if math.prod(shape[:-1]) <= ready.MOST and copied == narrow:
         # Products with powers of 2 have no rounding, whatever comes first.
         share = count if temperature == 1 and count & (count - 1) == 0 else 1
         dtype = torch.float32 if narrow else scores.dtype
         rows = ready.Rows(tuple(shape), dtype, *map(float, given[1:3]), given.link)
         each = ready.losses(rows, target, share)
-        each = _of_wider(wider, each) if wider is not None and each is not None else each
+        each = _of_wider(ready, scores, each) if copied and each is not None else each
     share = 1 if each is None else share
     return make(operation, together, backend, left, settings, count, each, share)

@@ -72,6 +72,11 @@ def takes(tokens: tuple[int, ...]) -> bool:
     return are_few(tokens) or torch.get_num_threads() <= AS_ARRAYS
 
 
+def is_for_one(entries: int) -> bool:
+    """Return whether one thread works on so many entries, as `go` of rows/launch.py has it."""
+    return entries < 2 * GRAIN or torch.get_num_threads() == 1
+
+
 def weights(rows: Rows) -> Callable[..., tuple[Tensor, Tensor, bool]]:
     """Return the function of scores that returns weights, θ, and whether a row was given up."""
     return forward_on(rows, True)
@@ -174,7 +179,7 @@ def losses(rows: Rows, target: Tensor, share: int) -> Callable[[Tensor, Tensor, 
     jobs[True][1][layout.SHARE] = share if share > 1 else 0
 
     def found(x: Tensor, target: Tensor, learned: bool) -> Any:
-        if count * n >= 2 * GRAIN and torch.get_num_threads() > 1:
+        if not is_for_one(count * n):
             return None
         plan, words, _ = jobs[learned]
         x, target, job = x.resolve_neg().contiguous(), target.resolve_neg().contiguous(), words[:]

@@ -97,7 +97,7 @@ def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch
     found = []
     for threads in (1, 2, 2):
         torch.set_num_threads(threads)
-        assert is_kept(MAPS[name], x.detach())
+        assert is_kept(MAPS[name], x.detach()) == (name != "gates")  # of which small calls are
         p = MAPS[name](x)
         found.append((p, *torch.autograd.grad(p, x, p.detach().cos())))
     monkeypatch.setattr(short, "answer", lambda *_: None)

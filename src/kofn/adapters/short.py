@@ -71,7 +71,8 @@ def _are_few(scores: Any) -> bool:
         return False
     if not kernels.wanted() or not scores.is_cpu or scores.is_nested or scores.ndim == 0:
         return False
-    return bool(kernels.ready().are_few(scores.shape))
+    ready = kernels.ready()
+    return ready is not None and bool(ready.are_few(scores.shape))
 
 
 def gates(

@@ -15,7 +15,7 @@ from typing import Any
 from kofn import kernels, links
 from kofn.arrays import torch as of_torch
 from kofn.links import table
-from kofn.operations.losses import LOSS, together
+from kofn.operations.losses import IN_CACHE, LOSS, together
 from kofn.operations.operation import Operation
 from kofn.rows.given import ONE, given_for_kernels
 from kofn.rows.numbers import NUMBERS
@@ -139,7 +139,7 @@ def _call_of(
         return home.with_margin(margin, given, backend, settings, count)
     each, share, ready = None, 1, kernels.ready()
     narrow = is_narrow(scores)
-    copied = narrow and scores.numel() <= ready.LARGE and target.dtype is not scores.dtype
+    copied = narrow and scores.numel() <= IN_CACHE and target.dtype is not scores.dtype
     if operation is not LOSS:
         kernel = operation.kernel
         kernel = _of_wider_rows(ready, scores, kernel) if copied else kernel

@@ -29,7 +29,7 @@ from kofn.solver.reductions import DENSE, Reductions
 
 Backend = kernels.RowKernels
 IN_CACHE = 1 << 17
-"""Entries of a float32 product that is rounded to 16 bits."""
+"""Entries of a float32 product that is rounded to 16 bits, or of a copy of scores of 16 bits."""
 
 
 def _by_kernel(backend: Backend, given: Given, *own: Any) -> tuple[Array | None, ...]:

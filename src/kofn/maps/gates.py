@@ -25,7 +25,7 @@ from kofn.arrays.typing import ArrayT, LinkName
 from kofn.links import Link, table
 from kofn.operations.choice import LARGEST
 from kofn.operations.topk import wide_weights
-from kofn.rows.given import HALF_TYPES, Given, given_for_kernels
+from kofn.rows.given import Given, given_for_kernels
 
 __all__ = ["topk_gates"]
 
@@ -97,11 +97,12 @@ def topk_gates(
         gates = take_along_last(route.answer(*wide_weights(checked)), indices)
         gates = normalized(gates) if normalize else gates
     indices = indices if form.dim == -1 else move_axis(indices, -1, form.dim)
-    return _form_of_gates(form, gates).restored(gates), indices
+    form = form._replace(dtype=gates.dtype) if _is_wider(scores) else form
+    return form.restored(gates), indices
 
 
 def _is_wider(scores: Any) -> bool:
-    """Return whether the gates are of float32, though the scores are of a half type."""
+    """Return whether gates are float32 in place of a half type, as inside torch.autocast."""
     return is_torch(scores) and scores.itemsize == 2 and of_torch.state.is_autocast(scores)
 
 
@@ -139,10 +140,3 @@ def normalized(gates: Array) -> Array:
     xp = namespace(gates)
     total = xp.sum(gates, axis=-1)[..., None]
     return gates / xp.where(total > 0, total, 1.0)
-
-
-def _form_of_gates(form: Form[ArrayT], gates: Array) -> Form[ArrayT]:
-    """Return the form of the gates: float32 in place of a half type inside torch.autocast."""
-    if not is_torch(gates) or form.dtype_name not in HALF_TYPES:
-        return form
-    return form._replace(dtype=gates.dtype) if of_torch.state.is_autocast(gates) else form

@@ -25,6 +25,7 @@ MAPS = {
     "hard": partial(kofn.soft_topk, k=2, hard=True),
     "softmax": kofn.softmax,
     "sparsemax": kofn.sparsemax,
+    "entmax": kofn.entmax,
     "gates": lambda x: kofn.topk_gates(x, 2)[0],
     **{name: partial(kofn.soft_topk, k=2, link=name, temperature=0.7) for name in TABLE},
 }
@@ -106,27 +107,16 @@ def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch
         assert all(map(torch.equal, each, found[0]))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", TABLE)
-def test_operators_have_the_same_bits(name, dtype, monkeypatch):
-    """They are what compiled programs call; a row is among them that a kernel gives up on."""
-    alpha, weights = TABLE[name].inner.alpha, torch.ops.kofn.weights.default
-    options = None, 2.0, None, 0.7, TABLE[name].inner.id, alpha
-    for x in (ROWS.to(dtype), ROWS[:2].to(dtype), torch.randn(3, 7, dtype=dtype)[:, ::2]):
-
-        def run(x=x):
-            answers = weights(x, *options)
-            back = torch.ops.kofn.weights_backward.default
-            slopes, in_rows = back(x.cos(), x, answers[1], *options)
-            assert in_rows.numel() == 0
-            return *answers, slopes
-
-        found = run()
-        assert any(type(each) is not bool for each in kept_kernels._kept.values())
-        with monkeypatch.context() as patch:
-            patch.setattr(kept_kernels, "run_of", lambda *_: None)
-            for one, other in zip(found, run(), strict=True):
-                assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+def test_a_link_may_be_an_object():
+    x, links = ROWS[:2], {name: [TABLE[name], name] for name in TABLE}
+    for alpha in (1.0, 1.3, 1.5, 1.7, 2):
+        links[alpha] = [kofn.links.entmax(alpha)] * 2
+    assert is_kept(partial(kofn.soft_topk, k=2, link=kofn.links.entmax(1.3)), x)
+    for link, other in links.values():
+        for _ in range(3):
+            found = kofn.soft_topk(x, 2, link=link)
+        wanted = kofn.soft_topk(x[..., None], 2, link=other, dim=1)[..., 0]
+        assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -203,12 +193,16 @@ def test_k_of_every_kind_is_told_apart():
         assert torch.allclose(total, torch.as_tensor(k).double().expand(3))
 
 
+OWN = kofn.Link(cdf=torch.sigmoid, pdf=lambda z: torch.sigmoid(z) * torch.sigmoid(-z))
+
 LONG = {
     "masked": lambda: kofn.soft_topk(ROWS, 2, mask=ROWS > 0),
     "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
     "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
     "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS), 2),
     "gates with a bias": lambda: kofn.topk_gates(ROWS, 2, bias=ROWS[0])[0],
+    "with an alpha of each row": lambda: kofn.entmax(ROWS, torch.tensor([1.2, 1.5, 2.0])),
+    "with a link of one's own": lambda: kofn.soft_topk(ROWS, 2, link=OWN),
     "normalized gates": lambda: kofn.topk_gates(ROWS, 2, normalize=True)[0],
     "wider gates": lambda: wider(kofn.topk_gates),
     "mapped over": lambda: torch.vmap(lambda x: kofn.soft_topk(x, 2))(ROWS),

@@ -30,7 +30,8 @@ def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) 
     run = _kept.get(key)
     if run is None:
         run = _keep(key, _run_of(operation, x, k, t, link, alpha))
-    return run if run and x.is_contiguous() and not x.is_neg() else None
+    usual = run and x.is_cpu and x.is_contiguous() and not x.is_neg()
+    return run if usual else None
 
 
 def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:

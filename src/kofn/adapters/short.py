@@ -17,6 +17,7 @@ from kofn.adapters.kept_kernels import is_usual
 from kofn.arrays import torch as of_torch
 from kofn.arrays.dtensor import is_dtensor
 from kofn.links import exponential, table
+from kofn.links.link import BuiltIn
 from kofn.operations.choice import GATES, LARGEST
 from kofn.operations.operation import Operation
 from kofn.operations.topk import WEIGHTS
@@ -132,9 +133,10 @@ def _kept_of(
         return None
     if type(temperature) not in NUMBERS or (type(k) not in NUMBERS and k is not ONE):
         return None
-    if type(link) is not str or x.is_nested or x.is_neg() or not x.is_contiguous():
+    which = link if type(link) is str else _which(link)
+    if which is None or x.is_nested or x.is_neg() or not x.is_contiguous():
         return None
-    key = operation, x.shape, x.dtype, k, link, temperature
+    key = operation, x.shape, x.dtype, k, which, temperature
     kept = _kept.get(key)
     if kept is None:
         if len(_kept) >= MOST:
@@ -147,6 +149,13 @@ def _kept_of(
         given = given_for_kernels(x, k, table.resolve(link), temperature, -1, None, halves=True)
         _kept[key] = kept = _call_of(operation, given) or False
     return kept if kernels.wanted() else None
+
+
+def _which(link: Any) -> tuple[str, float | None] | None:
+    """Return what says which built-in link an object is; None for any other."""
+    if not isinstance(link, BuiltIn) or type(link.alpha) not in (float, type(None)):
+        return None
+    return link.id, link.alpha
 
 
 def _call_of(operation: Operation, given: Given) -> Any:

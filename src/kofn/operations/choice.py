@@ -21,6 +21,7 @@ HARD = Operation(
     of=CHOICES,
     kernel=lambda chooser, given: chooser.hard(given.scores, given.k),
     plain=lambda given: choice.hard(given, given.k),
+    ready="hard_weights",
     functions="hard_topk",
     lacks={"JAX": "array code, by XLA's top-k"},
 )

@@ -1,5 +1,6 @@
 """quantile: the definitions of NumPy, for rows of any size, with gradients and a temperature."""
 
+import itertools
 import warnings
 from functools import partial
 
@@ -241,6 +242,48 @@ def test_derivatives_of_both_orders(temperature):
     assert torch.allclose(mapped, function(x, q), rtol=1e-12)
     wanted = torch.autograd.functional.jacobian(lambda x: function(x, q), x)
     assert torch.allclose(torch.func.jacrev(lambda x: function(x, q))(x), wanted)
+
+
+def extremes(n, dtype):
+    """Rows that are ordinary, tied, of both zeros, with ±inf, a NaN, and numbers far apart."""
+    x = torch.randn(9, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    x[1], x[2], x[2, ::2] = (2 * x[1]).round(), 0.0, -0.0
+    x[3, : n // 3], x[4, n // 2 :], x[5, n // 2] = INF, -INF, NAN
+    x[6, ::3], x[7] = torch.finfo(dtype).min, torch.finfo(dtype).max
+    x[8, : n // 2] = torch.finfo(dtype).min
+    return x
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_number_q_and_an_array_of_it_have_the_same_answers(dtype, interpolation):
+    """One is answered by a kernel, the other by the steps that it takes the place of."""
+    for n, q in itertools.product((1, 2, 3, 17, 200), (0, 0.3, 0.5, 1.0)):
+        x, found = extremes(n, getattr(torch, dtype)), []
+        for own in (q, torch.tensor(float(q), dtype=torch.float64)):
+            y = x.clone().requires_grad_()
+            answer = kofn.quantile(y, own, dim=-1, interpolation=interpolation)
+            (slope,) = torch.autograd.grad(answer, y, torch.arange(1.0, 10.0, dtype=x.dtype))
+            found.append((answer.detach(), slope))
+        (answer, slope), (wanted, wanted_slope) = found
+        assert torch.equal(answer.nan_to_num(7), wanted.nan_to_num(7))
+        torch.testing.assert_close(slope, wanted_slope, equal_nan=True)
+        if dtype in ("float32", "float64"):
+            on_numpy = kofn.quantile(x.numpy(), q, dim=-1, interpolation=interpolation)
+            assert np.array_equal(on_numpy, answer, equal_nan=True)
+
+
+def test_a_number_q_has_derivatives_of_both_orders():
+    x = torch.randn(3, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    function = partial(kofn.quantile, q=0.3, dim=-1)
+    assert torch.autograd.gradcheck(function, x.requires_grad_())
+    (slope,) = torch.autograd.grad((function(x) ** 2).sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(slope.square().sum(), x)
+    wanted = torch.func.grad(
+        lambda x: torch.func.grad(lambda x: (function(x) ** 2).sum())(x).square().sum()
+    )(x)
+    assert torch.allclose(found, wanted)
+    assert (found != 0).sum() == 6
 
 
 def both(x, q):

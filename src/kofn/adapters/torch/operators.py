@@ -20,7 +20,9 @@ from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.dtensors import has_whole_rows
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled
+from kofn.links import logistic
 from kofn.links.link import by_id
+from kofn.operations.choice import HARD, HARD_WEIGHTS, LARGEST
 from kofn.operations.declared import DECLARED
 from kofn.operations.operation import (
     ARRAYS,
@@ -67,6 +69,7 @@ class Plan:
         self.own = [names.index(name) for name in given[len(rows) :]]
         # The place of each argument among the rows' arguments and, after them, the others.
         self.order = [given.index(name) for name in names]
+        self.shortly = _SHORTLY.get(operation.name)
 
     def pack(self, arguments: Sequence[Any]) -> Any:
         """Return the rows of an operator's arguments."""
@@ -80,8 +83,8 @@ class Plan:
 
     def run(self, *arguments: Any) -> Any:
         operation, backend = self.operation, None
-        if operation is WEIGHTS or operation is WEIGHTS_BACK:
-            answer = _shortly(operation, *arguments)
+        if self.shortly is not None:
+            answer = self.shortly(operation, *arguments)
             if answer is not None:
                 return answer
         own = [arguments[place] for place in self.own]
@@ -106,20 +109,49 @@ class Plan:
         return tuple(made) if len(made) > 1 else made[0]
 
 
-def _shortly(operation: Operation, *arguments: Any) -> tuple[Tensor, Tensor] | None:
-    """Return the answers of operators by kept kernels, for numbers that are those of all rows."""
-    *tensors, k, every_k, t, every_t, link, alpha = arguments
+def _weights(operation: Operation, x: Tensor, k: Any, every_k: Any, *more: Any) -> Any:
+    t, every_t, link, alpha = more
     if k is not None or t is not None:
         return None
-    x = tensors[0] if operation is WEIGHTS else tensors[1]
     run = kept_kernels.run_of(operation, x, every_k, every_t, link, alpha)
     if run is None:
         return None
-    if operation is WEIGHTS:
-        p, theta, lost = run(x, True)
-        return None if lost else (p, theta)
-    cotangent, _, theta = tensors
-    return run(x, cotangent, theta), x.new_empty(0)
+    p, theta, lost = run(x, True)
+    return None if lost else (p, theta)
+
+
+def _gradients(
+    operation: Operation, cotangent: Tensor, x: Tensor, theta: Tensor, k: Any, every_k: Any,
+    *more: Any,
+) -> Any:  # fmt: skip
+    t, every_t, link, alpha = more
+    if k is not None or t is not None:
+        return None
+    run = kept_kernels.run_of(operation, x, every_k, every_t, link, alpha)
+    return None if run is None else (run(x, cotangent, theta), x.new_empty(0))
+
+
+def _chosen(operation: Operation, x: Tensor, k: Any, every_k: float | None) -> Any:
+    run = kept_kernels.run_of(operation, x, every_k, 1.0, logistic.id, None)
+    return None if run is None else run(x, False)[0]
+
+
+def _indices(operation: Operation, x: Tensor, k: int) -> Any:
+    run = kept_kernels.run_of(operation, x, float(k), 1.0, logistic.id, None) if k else None
+    return None if run is None else run(x)
+
+
+_SHORTLY: dict[str, Callable[..., Any]] = {
+    WEIGHTS.name: _weights,
+    HARD_WEIGHTS.name: _weights,
+    WEIGHTS_BACK.name: _gradients,
+    HARD.name: _chosen,
+    LARGEST.name: _indices,
+}
+"""What answers operators by kept kernels, for numbers that are those of all rows; or returns None.
+
+By operators' names: (operation, arguments of the operator) -> answers.
+"""
 
 
 def _names(arguments: Iterable[Argument]) -> list[str]:

@@ -5,7 +5,7 @@ Each has a first derivative at most: second ones are refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -99,13 +99,19 @@ def differentiate(
 
     def call(keyset: Any, *arguments: Any) -> Any:
         # Compiled code records nothing here, and a second dispatch takes as long as a short row.
-        if torch.is_grad_enabled() or keyset.has(python) or not is_eager(arguments[0]):
+        if _may_learn(arguments) or keyset.has(python) or not is_eager(arguments[0]):
             return recorded(keyset, *arguments)
         with below():
             return function(*arguments)
 
     name = operator.name().partition("::")[2]
     _LIBRARY.impl(name, call, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+def _may_learn(arguments: Iterable[Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    return any(isinstance(each, Tensor) and each.requires_grad for each in arguments)
 
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]

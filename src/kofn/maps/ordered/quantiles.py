@@ -17,9 +17,9 @@ from kofn.arrays.kinds import (
     cast,
     compute_dtype,
     default_float,
+    framework,
     full_like,
     is_jax,
-    is_torch,
     most_precise_dtype,
     move_axis,
     namespace,
@@ -138,18 +138,14 @@ def quantile(
 
 
 def _of_number(rows: Any, q: Any, interpolation: str, temperature: float) -> Any:
-    """Return the quantiles of rows on a device, (…, 1), by kernels; None if there are none."""
-    if not is_torch(rows) or not of_torch.state.is_plain(rows):
-        return None
-    if kernels.serving_of("choice", rows, "torch", offered="quantile") is None:
-        return None
+    """Return the quantiles of rows, (…, 1), by kernels; None if there are none."""
     check_choice("interpolation", interpolation, INTERPOLATIONS)
     soft = check_smooth(temperature)
     number = check_number("q", q, low=0.0, high=1.0, allowed="a number in [0, 1]")
-    if soft == 0:
+    if soft == 0 and _is_served(rows, "quantile"):
         settings = _between(number, rows.shape[-1], interpolation)
         answer = route.by_kernel(QUANTILE, rows, settings=settings)
-    elif rows.shape[-1] < LONG:
+    elif soft > 0 and rows.shape[-1] < LONG and _is_served(rows, "smooth_quantile"):
         least, greatest = TEMPERATURES["float32"]
         soft = min(max(soft, least), greatest)
         x = cast(rows, compute_dtype(rows))  # the least number of a half type is no mask here
@@ -157,6 +153,14 @@ def _of_number(rows: Any, q: Any, interpolation: str, temperature: float) -> Any
     else:
         answer = None
     return None if answer is None else answer[..., None]
+
+
+def _is_served(rows: Any, offered: str) -> bool:
+    """Return whether there are kernels of that name for rows, which nothing traces or maps."""
+    kind = framework(rows)
+    if kind is None or kind == "jax" or (kind == "torch" and not of_torch.state.is_plain(rows)):
+        return False
+    return kernels.serving_of("choice", rows, kind, offered=offered) is not None
 
 
 def _between(q: float, n: int, interpolation: str) -> tuple[int, int, float]:

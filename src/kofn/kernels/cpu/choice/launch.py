@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kofn.arrays.kinds import is_torch
+from kofn.arrays.kinds import cast, compute_dtype, is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
 from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, room_of, room_of_choices
@@ -31,6 +31,8 @@ _MODULES = {
     "choices": "choice.worker",
     "largest": "choice.largest",
     "ranked": "choice.ranked",
+    "quantile": "choice.ranked",
+    "quantile_back": "choice.ranked",
     "truncated": "choice.truncated",
     "back": "choice.truncated",
     "margins": "choice.margins",
@@ -96,6 +98,41 @@ def ranked(x: Array, ranks: Array, mask: Array | None = None) -> Array:
     return _indices("ranked", x, ranks.shape[-1], memory.address(ranks), mask, room, ranks)
 
 
+def quantile(x: Array, low: int, high: int, share: float) -> tuple[Array, Array, Array]:
+    """The number at a share of the way between two ranks' numbers, its slopes in these, (2, …), NaN
+    in a row with one, and their places, (2, …). No answer is of half precision.
+    """
+    memory = memory_of(x)
+    x = memory.packed(_single(x))
+    batch = x.shape[:-1]
+    out, slopes = memory.empty(x, batch), memory.empty(x, (2, *batch))
+    places = _int64(x, (2, *batch))
+    made = out, slopes, places
+    job = (memory.address(x), *map(memory.address, made), low, high)
+    offer("quantile", x, job, share, x.shape[-1] + LANES + 4, made, cleared=())
+    return made
+
+
+def quantile_gradients(x: Array, cotangent: Array, slopes: Array, places: Array) -> Array:
+    """Cotangents of the scores from those of `quantile`, whose other answers are given."""
+    memory = memory_of(x)
+    out, given = memory.empty(x, x.shape), tuple(map(memory.packed, (cotangent, slopes, places)))
+    job = (memory.address(out), *map(memory.address, given), 0, 0)
+    offer("quantile_back", out, job, 0.0, 0, given, cleared=())
+    return cast(out, x.dtype)
+
+
+def _single(x: Array) -> Array:
+    """Scores of half precision as float32, and others."""
+    return cast(x, compute_dtype(x)) if half.is_half(x) else x
+
+
+def _int64(like: Array, shape: tuple[int, ...]) -> Array:
+    if is_torch(like):
+        return like.new_empty(shape, dtype=sys.modules["torch"].int64)
+    return np.empty(shape, np.int64)
+
+
 def _indices(
     name: str, x: Array, k: int, last: int, mask: Array | None, room: int, keep: Any = None
 ) -> Array:
@@ -103,11 +140,7 @@ def _indices(
     memory = memory_of(x)
     x = memory.packed(x)
     shape = (*x.shape[:-1], k)
-    out = (
-        x.new_empty(shape, dtype=sys.modules["torch"].int64)
-        if is_torch(x)
-        else np.empty(shape, np.int64)
-    )
+    out = _int64(x, shape)
     if k == 0:
         return out
     mask = None if mask is None else memory.packed(mask)

@@ -13,6 +13,12 @@ N, X, K, OUT, MASK, WAY = range(4, 10)
 RANKS = WAY
 WORDS = 10
 
+# A job of ranked.py for numbers between two ranks, after X: the addresses of these numbers, or of
+# their cotangents on the way back, of their slopes in the two, (2, rows), NaN in rows with one, and
+# of the places of these, (2, rows); the two ranks.
+BETWEEN, IN_EACH, PLACES, LOW, HIGH = range(6, 11)
+QUANTILE_WORDS = 11
+
 # A job of required.py, in the place of OUT and what follows: the addresses of the bias, of the mean
 # of biases, and of the tokens that are in it; two ranks, and whether these were found.
 BIAS, MEAN, TOKENS, FIRST, LAST, SETTLED = range(7, 13)

@@ -17,12 +17,27 @@ from kofn.kernels.cpu.choice.keys import (
     leave_out,
     types_of,
 )
-from kofn.kernels.cpu.choice.layout import LANES, MASK, OUT, RANKS, WORDS, K, N, X
+from kofn.kernels.cpu.choice.layout import (
+    BETWEEN,
+    HIGH,
+    IN_EACH,
+    LANES,
+    LOW,
+    MASK,
+    OUT,
+    PLACES,
+    QUANTILE_WORDS,
+    RANKS,
+    WORDS,
+    K,
+    N,
+    X,
+)
 from kofn.kernels.cpu.choice.search import count_above, count_from, least_above
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.registers import above, lowest, ones, reaching
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
-from kofn.kernels.cpu.runtime.vector_math import widest_vectors
+from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
 
 
 @plain
@@ -116,5 +131,85 @@ def ranked(kind: int, number: Any) -> Any:
             leave_out(mask, out, row)
             here = slice(r * k, r * k + k)
             _find(row, mask, own, size, ranks[here], out, most, between, outs[here])
+
+    return served(work)
+
+
+@plain
+def _has_nan(x):
+    widest_vectors()
+    bad = np.int32(0)
+    for i in range(x.size):
+        bad = np.int32(bad | np.int32(x[i] != x[i]))
+    return bad != 0
+
+
+@plain
+def _mix(a, b, share):
+    """The number at a share of the way from a to b, and its slopes in these.
+
+    An infinite number wins, if it has a share, unless both do.
+    """
+    if abs(a) < np.inf and abs(b) < np.inf:
+        apart, rest = b - a, real(a, 1) - share
+        return a + share * apart if abs(apart) < np.inf else a * rest + b * share, rest, share
+    if share > 0 and a != b:
+        return a + b, real(a, 1), real(a, 1)
+    return a, real(a, 1), real(a, 0)
+
+
+def quantile(kind: int, number: Any) -> Any:
+    """The work of a thread: a number between those of two ranks, of each row."""
+    size, (integer, least, keys_of) = np.dtype(number).itemsize, types_of(number)
+    between = half_way(number)
+
+    @plain
+    def work(job, own, first, last, share):
+        words = carray(pointer(job), QUANTILE_WORDS, np.int64)
+        n, rows = words[N], words[COUNT]
+        xs = carray(pointer(words[X]), rows * n, number)
+        answers = carray(pointer(words[BETWEEN]), rows, number)
+        slopes = carray(pointer(words[IN_EACH]), (2, rows), number)
+        places = carray(pointer(words[PLACES]), (2, rows), np.int64)
+        no_mask = carray(pointer(words[X]), 0, np.bool_)
+        keys = carray(pointer(own), (n + LANES - 1) // LANES * LANES, integer)
+        ranks = carray(pointer(own + 8 * (n + LANES)), 2, np.int64)
+        found = carray(pointer(own + 8 * (n + LANES + 2)), 2, np.int64)
+        row, out, most = keys[:n], integer(least), integer(-1 - least)
+        for i in range(n, keys.size):
+            keys[i] = out
+        ranks[0], ranks[1] = words[LOW], words[HIGH]
+        for r in range(first, last):
+            x = xs[r * n : r * n + n]
+            if _has_nan(x):
+                answers[r] = slopes[0, r] = slopes[1, r] = number(np.nan)
+                places[0, r] = places[1, r] = 0
+                continue
+            keys_of(x, 0, out, row)
+            _find(row, no_mask, own, size, ranks, out, most, between, found)
+            places[0, r], places[1, r] = found[0], found[1]
+            a, b = x[found[0]], x[found[1]]
+            answers[r], slopes[0, r], slopes[1, r] = _mix(a, b, real(a, share))
+
+    return served(work)
+
+
+def quantile_back(kind: int, number: Any) -> Any:
+    """The work of a thread: the cotangents of numbers, of which two of each row may move it."""
+
+    @plain
+    def work(job, own, first, last, _):
+        words = carray(pointer(job), QUANTILE_WORDS, np.int64)
+        n, rows = words[N], words[COUNT]
+        outs = carray(pointer(words[X]), rows * n, number)
+        cotangents = carray(pointer(words[BETWEEN]), rows, number)
+        slopes = carray(pointer(words[IN_EACH]), (2, rows), number)
+        places = carray(pointer(words[PLACES]), (2, rows), np.int64)
+        for r in range(first, last):
+            out, bad = outs[r * n : r * n + n], slopes[0, r] != slopes[0, r]
+            for i in range(n):
+                out[i] = number(np.nan) if bad else number(0)
+            for j in range(2):
+                out[places[j, r]] += cotangents[r] * slopes[j, r]
 
     return served(work)

@@ -20,12 +20,19 @@ from kofn.kernels.cpu.runtime.layout import HALF_TYPES, PART
 from kofn.links.table import TABLE
 from kofn.operations.topk import WEIGHTS
 
+
+def columns(x):
+    return torch.arange(x.shape[-1]) % 3 != 1
+
+
 MAPS = {
     "soft_topk": partial(kofn.soft_topk, k=2.5),
     "hard": partial(kofn.soft_topk, k=2, hard=True),
     "softmax": kofn.softmax,
     "sparsemax": kofn.sparsemax,
     "entmax": kofn.entmax,
+    "masked": lambda x: kofn.softmax(x, mask=x.detach() > -0.8),
+    "hard, masked by columns": lambda x: kofn.soft_topk(x, 2, hard=True, mask=columns(x)),
     "gates": lambda x: kofn.topk_gates(x, 2)[0],
     **{name: partial(kofn.soft_topk, k=2, link=name, temperature=0.7) for name in TABLE},
 }
@@ -82,7 +89,7 @@ def test_a_call_that_was_made_before_has_the_same_bits(name, dtype, monkeypatch)
         for one, other in zip(before, all_of(MAPS[name], x), strict=True):
             assert torch.equal(one, other)
         with monkeypatch.context() as patch:
-            patch.setattr(short, "answer", lambda *_: None)
+            patch.setattr(short, "answer", lambda *_, **__: None)
             for one, other in zip(before, all_of(MAPS[name], x), strict=True):
                 assert torch.equal(one, other)
 
@@ -101,7 +108,7 @@ def test_large_calls_have_the_bits_of_one_thread(shape, name, dtype, monkeypatch
         assert is_kept(MAPS[name], x.detach()) == (name != "gates")  # of which small calls are
         p = MAPS[name](x)
         found.append((p, *torch.autograd.grad(p, x, p.detach().cos())))
-    monkeypatch.setattr(short, "answer", lambda *_: None)
+    monkeypatch.setattr(short, "answer", lambda *_, **__: None)
     p = MAPS[name](x)
     for each in (*found[1:], (p, *torch.autograd.grad(p, x, p.detach().cos()))):
         assert all(map(torch.equal, each, found[0]))
@@ -177,7 +184,12 @@ def test_it_takes_few_calls():
 def test_arguments_are_still_checked():
     for _ in range(3):
         kofn.soft_topk(ROWS, 1)
-    for options in (dict(k=True), dict(k=5), dict(k=1, hard=1), dict(k=1, dim=True)):
+    masks = (
+        dict(k=1, mask=ROWS),
+        dict(k=1, mask=columns(ROWS).numpy()),
+        dict(k=1, mask=ROWS[:2] > 0),
+    )
+    for options in (dict(k=True), dict(k=5), dict(k=1, hard=1), dict(k=1, dim=True), *masks):
         with pytest.raises((TypeError, ValueError)):
             kofn.soft_topk(ROWS, **options)
     with pytest.raises(TypeError):
@@ -196,7 +208,8 @@ def test_k_of_every_kind_is_told_apart():
 OWN = kofn.Link(cdf=torch.sigmoid, pdf=lambda z: torch.sigmoid(z) * torch.sigmoid(-z))
 
 LONG = {
-    "masked": lambda: kofn.soft_topk(ROWS, 2, mask=ROWS > 0),
+    "masked by rows": lambda: kofn.soft_topk(ROWS, 2, mask=ROWS[:, :1] > 0.5),
+    "gates with a mask": lambda: kofn.topk_gates(ROWS, 2, mask=ROWS > 0)[0],
     "transposed": lambda: kofn.soft_topk(ROWS.T, 2),
     "along another dimension": lambda: kofn.soft_topk(ROWS, 2, dim=0),
     "negated by a bit": lambda: kofn.soft_topk(torch._neg_view(ROWS), 2),
@@ -227,8 +240,8 @@ def test_others_go_the_long_way(name, monkeypatch):
         kofn.soft_topk(ROWS, 2), kofn.soft_topk(ROWS[:2], 2)
     answer, found = short.answer, []
 
-    def watched(*arguments):
-        found.append(answer(*arguments))
+    def watched(*arguments, **options):
+        found.append(answer(*arguments, **options))
         return found[-1]
 
     monkeypatch.setattr(short, "answer", watched)
@@ -322,7 +335,9 @@ def test_so_many_are_kept(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["soft_topk", "hard", "gates", "router"])
+@pytest.mark.parametrize(
+    "name", ["soft_topk", "hard", "hard, masked by columns", "gates", "router"]
+)
 def test_a_checkpoint_runs_a_first_call_again(name, dtype):
     """It keeps the same tensors in both runs, or PyTorch refuses."""
     router = kofn.nn.TopKRouter(4, 6, 2).to(dtype)

@@ -8,6 +8,8 @@ import torch
 
 import support
 from kofn import Categorical, Link, links, perturbed_argmax
+from kofn.arrays import random
+from kofn.distributions import categorical
 from kofn.links import table
 from kofn.maps import perturbed
 from support import Framework, jax_x64
@@ -205,3 +207,26 @@ def test_arguments_are_checked_with_any_noise():
     again = Categorical(framework.array(X)).perturb(4, rng_of("torch"))
     named = Categorical(framework.array(X)).perturb(4, rng_of("torch"), noise="gumbel")
     assert torch.equal(again, named)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logits_at_hand_are_centred_as_others_are(name, dtype, monkeypatch):
+    """Finite largest entries are found at once; any other row goes the way of traced ones."""
+    rows = np.array([[3.0, 1.0, -2.0], [1e30, 0.0, -np.inf], [-7.0, -7.0, -9.0]])
+    for special in (None, [-np.inf] * 3, [np.inf, 1.0, np.inf], [np.nan, 0.0, 1.0], [3e38] * 3):
+        x = rows if special is None else np.concatenate([rows, [special]])
+        y = Framework(name).array(x, dtype)
+        if name == "torch":
+            y.requires_grad_()
+        settled = Categorical(y)._settled()
+        with monkeypatch.context() as patch:
+            for module in (random, categorical):
+                patch.setattr(module, "centred_at_hand", lambda *_: None)
+            wanted = Categorical(y)._settled()
+        assert np.array_equal(
+            *(Framework(name).numpy(each) for each in (settled, wanted)), equal_nan=True
+        )
+        if name == "torch":
+            slopes = (torch.autograd.grad(each.sum(), y)[0] for each in (settled, wanted))
+            assert torch.equal(*(each.nan_to_num(7) for each in slopes))

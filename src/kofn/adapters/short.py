@@ -34,9 +34,9 @@ _kept: dict[Any, Any] = {}
 
 def answer(
     operation: Operation, scores: Any, k: Any, link: Any, temperature: Any, dim: Any,
-    learns: bool = True, call: Any = None,
+    learns: bool = True, call: Any = None, mask: Any = None,
 ) -> Any:  # fmt: skip
-    """Return the answer of an operation on unmasked scores; None if a call is to be checked.
+    """Return the answer of an operation on scores; None if a call is to be checked.
 
     It has no gradient unless it `learns`. Its Call may be known.
     """
@@ -46,6 +46,10 @@ def answer(
         call = _kept_of(operation, scores, k, link, temperature)
     if not call:
         return None
+    if mask is not None:
+        scores = _masked(scores, mask)
+        if scores is None:
+            return None
     learned = learns and scores.requires_grad and sys.modules["torch"].is_grad_enabled()
     if learned:
         return sys.modules[_EAGER].apply(call, scores)
@@ -64,6 +68,17 @@ def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: An
     run = call and kept_kernels.run_of(LARGEST, scores, number, 1.0, any_link, None)
     weights = answer(WEIGHTS, scores, k, link, temperature, dim, True, call) if run else None
     return None if weights is None else (weights, run(scores))
+
+
+def _masked(scores: Any, mask: Any) -> Any:
+    """Return scores with −inf where a mask says so; None if it is to be checked."""
+    torch = sys.modules["torch"]
+    if type(mask) is not torch.Tensor or mask.dtype is not torch.bool or not mask.is_cpu:
+        return None
+    if mask.shape != scores.shape and mask.shape != scores.shape[-1:]:
+        return None
+    # A checkpoint compares the shape of what is kept for the way back.
+    return torch.where(mask.expand(scores.shape), scores, -math.inf)
 
 
 def _are_few(scores: Any) -> bool:

@@ -24,6 +24,7 @@ from kofn.arrays.kinds import (
     quiet,
     scalar,
 )
+from kofn.arrays.tracing import is_at_hand
 from kofn.arrays.typing import ArrayT
 
 GENERATORS = {
@@ -134,11 +135,11 @@ def split_rng(rng: Any, count: int, like: Array) -> tuple[Any, ...]:
     return (rng,) * count
 
 
-def with_gumbel(y: ArrayT, dim: int, shape: Any, rng: Any) -> ArrayT:
-    """Return centred y plus Gumbel noise, of shape `shape + y.shape`, differentiable in y."""
+def with_gumbel(y: ArrayT, shape: Any, rng: Any) -> ArrayT:
+    """Return `centred` y plus Gumbel noise, of shape `shape + y.shape`, differentiable in y."""
     shape, rng = check_shape(shape), check_rng(rng, y)
     with quiet(y):
-        return centred(y, dim) + gumbel(rng, (*shape, *y.shape), y)
+        return y + gumbel(rng, (*shape, *y.shape), y)
 
 
 def centred(y: ArrayT, dim: int) -> ArrayT:
@@ -146,12 +147,23 @@ def centred(y: ArrayT, dim: int) -> ArrayT:
 
     For y far from 0, rounding the sum with the noise would produce ties.
     """
-    if y.shape[dim] == 0:
-        return y
+    known = centred_at_hand(y, dim)
+    if known is not None or y.shape[dim] == 0:
+        return y if known is None else known
     xp = namespace(y)
-    finite = xp.abs(stop_gradient(y)) < math.inf
-    top = xp.max(xp.where(finite, stop_gradient(y), -math.inf), axis=dim, keepdims=True)
-    return y - xp.where(top == -math.inf, 0.0, top)
+    with quiet(y):
+        finite = xp.abs(stop_gradient(y)) < math.inf
+        top = xp.max(xp.where(finite, stop_gradient(y), -math.inf), axis=dim, keepdims=True)
+        return y - xp.where(top == -math.inf, 0.0, top)
+
+
+def centred_at_hand(y: ArrayT, dim: int) -> ArrayT | None:
+    """Return `centred` y, if it can be looked at and the largest entry of each row is finite."""
+    if y.shape[dim] == 0 or not is_at_hand(y):
+        return None
+    with quiet(y):
+        top = namespace(y).max(stop_gradient(y), axis=dim, keepdims=True)
+        return y - top if math.isfinite(top.sum()) else None
 
 
 def gumbel(rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:

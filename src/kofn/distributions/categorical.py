@@ -11,7 +11,7 @@ from kofn.arrays.autodiff import moving, not_below_0, stop_gradient
 from kofn.arrays.checks import check_ends, check_flag, check_other
 from kofn.arrays.kinds import Array, adopt, cast, namespace, quiet, scalar
 from kofn.arrays.names import unknown_keyword
-from kofn.arrays.random import centred, check_rng, gumbel, with_gumbel
+from kofn.arrays.random import centred, centred_at_hand, check_rng, gumbel, with_gumbel
 from kofn.arrays.typing import ArrayT, NoiseName
 from kofn.distributions.base import Discrete, OverRows
 from kofn.distributions.noise import with_noise
@@ -306,8 +306,8 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         """
         y = self._settled()
         if isinstance(noise, str) and noise == GUMBEL:
-            return with_gumbel(y, self.dim, shape, rng)
-        return with_noise(y, self.dim, shape, rng, noise)
+            return with_gumbel(y, shape, rng)
+        return with_noise(y, shape, rng, noise)
 
     def perturb_given(self, sample: Array, rng: Any = None) -> ArrayT:
         """Draw perturbed logits given their choice: differentiable, in the shape of `sample`.
@@ -359,6 +359,9 @@ class Categorical(OverRows[ArrayT], Discrete[ArrayT]):
         """Return available logits minus the row's largest; if any is +inf, only these remain."""
         xp = namespace(self.logits)
         y = self._playing()
+        known = centred_at_hand(y, self.dim)
+        if known is not None:
+            return known
         top = y == math.inf
         first = xp.any(top, axis=self.dim, keepdims=True) & ~xp.isnan(y)
         return centred(xp.where(first, xp.where(top, scalar(y, 0.0), -math.inf), y), self.dim)

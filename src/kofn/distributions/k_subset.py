@@ -31,7 +31,7 @@ from kofn.arrays.kinds import (
     quiet,
 )
 from kofn.arrays.operations import copied, same
-from kofn.arrays.random import check_rng, with_gumbel
+from kofn.arrays.random import centred, check_rng, with_gumbel
 from kofn.arrays.tracing import is_at_hand, is_known, may_be_kept
 from kofn.arrays.typing import ArrayT
 from kofn.arrays.without_onnx import refuse
@@ -254,7 +254,7 @@ class KSubset(OverRows[ArrayT], Discrete[ArrayT]):
         Its k largest are `PlackettLuce`'s draw, another distribution than this one. What
         perturbs, such as `estimators.reparameterized`, has that in its bias.
         """
-        return with_gumbel(self._playing(), self.dim, shape, rng)
+        return with_gumbel(centred(self._playing(), self.dim), shape, rng)
 
     def choose(self, perturbed: ArrayT) -> ArrayT:
         """Return the k-hot vector of the k largest entries along dim, without a gradient."""

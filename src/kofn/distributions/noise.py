@@ -7,7 +7,6 @@ from typing import Any
 from kofn.arrays.checks import check_shape
 from kofn.arrays.kinds import cast, namespace, quiet
 from kofn.arrays.random import (
-    centred,
     check_rng,
     gumbel,
     halves,
@@ -20,12 +19,12 @@ from kofn.links.link import Link
 from kofn.maps.perturbed import NOISES, noise_of
 
 
-def with_noise(y: ArrayT, dim: int, shape: Any, rng: Any, noise: str | Link) -> ArrayT:
-    """Return centred y plus noise, of shape `shape + y.shape`, differentiable in y."""
+def with_noise(y: ArrayT, shape: Any, rng: Any, noise: str | Link) -> ArrayT:
+    """Return `centred` y plus noise, of shape `shape + y.shape`, differentiable in y."""
     link = noise_of(noise)
     shape, rng = check_shape(shape), check_rng(rng, y)
     with quiet(y):
-        return centred(y, dim) + _drawn(link, rng, (*shape, *y.shape), y)
+        return y + _drawn(link, rng, (*shape, *y.shape), y)
 
 
 def _drawn(link: Link, rng: Any, shape: tuple[int, ...], like: ArrayT) -> ArrayT:

@@ -17,7 +17,7 @@ from kofn.arrays.operations import (
     top_indices,
     with_undivided_rows,
 )
-from kofn.arrays.random import with_gumbel
+from kofn.arrays.random import centred, with_gumbel
 from kofn.arrays.typing import ArrayT, LinkName
 from kofn.distributions.base import OverRows
 from kofn.links import Link
@@ -140,7 +140,7 @@ class PlackettLuce(OverRows[ArrayT]):
 
     def _perturbed(self, shape: Any, rng: Any) -> ArrayT:
         """Return perturbed logits in float32 or float64: half precision would cause ties."""
-        return with_gumbel(self._playing(), -1, shape, rng)
+        return with_gumbel(centred(self._playing(), -1), shape, rng)
 
     def _check_indices(self, indices: Any) -> None:
         check_same_kind("indices", indices, self.logits, "logits")

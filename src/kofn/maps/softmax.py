@@ -56,8 +56,8 @@ def softmax(
     """
     if others:
         raise unknown_keyword(softmax, others)
-    if mask is None and weights is None:
-        known = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim)
+    if weights is None:
+        known = short.answer(SOFTMAX, scores, ONE, "exponential", temperature, dim, mask=mask)
         if known is not None:
             return known
     checked = given_for_kernels(scores, ONE, links.exponential, temperature, dim, mask, halves=True)

@@ -82,9 +82,9 @@ def soft_topk(
     """
     if others:
         raise unknown_keyword(soft_topk, others)
-    if mask is None and type(hard) is bool:
+    if type(hard) is bool:
         operation = HARD_WEIGHTS if hard else WEIGHTS
-        known = short.answer(operation, scores, k, link, temperature, dim)
+        known = short.answer(operation, scores, k, link, temperature, dim, mask=mask)
         if known is not None:
             return known
     link = table.resolve(link)
@@ -224,10 +224,9 @@ def hard_topk(
         raise unknown_keyword(hard_topk, others)
     if has_integers(scores):
         return hard_of_integers(scores, k, dim, mask)
-    if mask is None:
-        known = short.answer(HARD_WEIGHTS, scores, k, "logistic", 1.0, dim, learns=False)
-        if known is not None:
-            return known
+    known = short.answer(HARD_WEIGHTS, scores, k, "logistic", 1.0, dim, learns=False, mask=mask)
+    if known is not None:
+        return known
     checked = given_for_kernels(scores, k, links.logistic, 1.0, dim, mask, halves=True)
     with checked.form.quiet():
         return checked.restored(chosen(checked, k))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
 
 import kofn
-from kofn.commands.bench.contenders import Bisected, by_newton, straight_through
+from kofn.commands.bench.recipes import Bisected, by_newton, straight_through
 
 ROWS, LENGTH, K = 64, 256, 8
 STEP = 1e-5  # of finite differences, in float64

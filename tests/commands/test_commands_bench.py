@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import kofn
 from kofn.commands import app
-from kofn.commands.bench import cases, contenders, devices, measure, report, special
+from kofn.commands.bench import calls, cases, contenders, devices, measure, recipes, report, special
 from kofn.kernels.cpu.runtime import library
 
 
@@ -27,7 +27,8 @@ def the_number_of_threads_comes_back():
 
 def less_to_compile(monkeypatch):
     monkeypatch.setattr(contenders, "_jax", lambda k, versions: iter(()))
-    monkeypatch.setattr(contenders, "compiled", lambda function: function)
+    for module in (calls, contenders):
+        monkeypatch.setattr(module, "compiled", lambda function: function)
 
 
 def run(*arguments):
@@ -60,7 +61,7 @@ def test_bench_times_what_runs_and_writes_both_files(tmp_path, monkeypatch):
 
 def test_bench_times_nothing_that_is_wrong(monkeypatch):
     def wrong(case):
-        softmax = special.softmax
+        softmax = recipes.softmax
         yield cases.Contender("half", "peer", lambda x: x.softmax(-1) / 2, softmax)
         still = lambda x: x.detach().softmax(-1) + 0 * x  # noqa: E731
         yield cases.Contender("still", "peer", still, softmax)
@@ -206,6 +207,25 @@ def test_the_floor_is_in_nanoseconds_of_an_entry(tmp_path, monkeypatch):
     assert "| ns per entry |" in page
 
 
+def test_small_calls_are_in_microseconds_of_one_of_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(cases, "CALLS", ((4, 16),))
+    monkeypatch.setattr(calls, "compiled", lambda function: function)
+    out = tmp_path / "out"
+    result = run("--case", "calls", "--rounds", "2", "--threads", "1", "--busy", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads((out / "bench.json").read_text())["results"]
+    assert found["shape"] == [4, 16]
+    assert not [each for each in found["contenders"] if each["trouble"]]
+    of = next(each for each in found["contenders"] if each["name"] == "gumbel_softmax")
+    median = measure.quartiles(of["seconds"]["forward"])[1]
+    row = re.search(r"\| gumbel_softmax \|.*?\|.*?\| (\S+) ", (out / "bench.md").read_text())
+    assert float(row[1]) == pytest.approx(1e6 * median, rel=1e-2)
+    called, times = [], iter([1.0, 6.0])
+    monkeypatch.setattr(measure, "clock", lambda: ("", times.__next__))
+    assert measure._runner({"forward": lambda: called.append(1)}, None, 20)("forward") == 5 / 20
+    assert len(called) == 20
+
+
 @pytest.mark.full
 def test_newton_in_a_bracket_is_right():
     case = cases.Case("router", (4, 24), 5)
@@ -251,7 +271,7 @@ def test_with_one_thread_other_work_on_the_machine_does_not_count():
     assert measure.clock()[0] == "time"
     torch.set_num_threads(1)
     assert measure.clock()[0] == "processor time"
-    took = measure._runner({"forward": lambda: time.sleep(0.05)}, None)("forward")
+    took = measure._runner({"forward": lambda: time.sleep(0.05)}, None, 1)("forward")
     assert took < 0.04
 
 
@@ -284,6 +304,7 @@ def stood_in(monkeypatch):
     on_device = cases.on_device
     monkeypatch.setattr(cases, "on_device", lambda case, name: on_device(case, "cpu"))
     monkeypatch.setattr(cases, "FLOOR", ((8, 16),))
+    monkeypatch.setattr(cases, "CALLS", ((8, 16),))
     return gpu
 
 
@@ -316,7 +337,7 @@ def test_scores_on_a_device_are_none_that_its_cache_has(stood_in):
 
 def test_large_shapes_are_for_devices():
     for case in cases.CASES:
-        if case.name in ("floor", "balance"):  # have shapes of their own
+        if case.name in ("floor", "balance", "calls"):  # have shapes of their own
             continue
         assert [each.name for each in cases.on_device(case, "cpu")] == [case.name]
         there = list(cases.on_device(case, "cuda"))

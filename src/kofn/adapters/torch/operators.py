@@ -109,49 +109,33 @@ class Plan:
         return tuple(made) if len(made) > 1 else made[0]
 
 
-def _weights(operation: Operation, x: Tensor, k: Any, every_k: Any, *more: Any) -> Any:
-    t, every_t, link, alpha = more
+def _of_weights(operation: Operation, *arguments: Any) -> Any:
+    *tensors, k, every_k, t, every_t, link, alpha = arguments
+    cotangent, x, theta = tensors if operation is WEIGHTS_BACK else (None, *tensors, None)
     if k is not None or t is not None:
         return None
     run = kept_kernels.run_of(operation, x, every_k, every_t, link, alpha)
     if run is None:
         return None
+    if cotangent is not None:
+        return run(x, cotangent, theta), x.new_empty(0)
     p, theta, lost = run(x, True)
     return None if lost else (p, theta)
 
 
-def _gradients(
-    operation: Operation, cotangent: Tensor, x: Tensor, theta: Tensor, k: Any, every_k: Any,
-    *more: Any,
-) -> Any:  # fmt: skip
-    t, every_t, link, alpha = more
-    if k is not None or t is not None:
+def _of_choice(operation: Operation, x: Tensor, *k: Any) -> Any:
+    number = float(k[0]) if operation is LARGEST else k[1]
+    run = kept_kernels.run_of(operation, x, number, 1.0, logistic.id, None) if number else None
+    if run is None:
         return None
-    run = kept_kernels.run_of(operation, x, every_k, every_t, link, alpha)
-    return None if run is None else (run(x, cotangent, theta), x.new_empty(0))
-
-
-def _chosen(operation: Operation, x: Tensor, k: Any, every_k: float | None) -> Any:
-    run = kept_kernels.run_of(operation, x, every_k, 1.0, logistic.id, None)
-    return None if run is None else run(x, False)[0]
-
-
-def _indices(operation: Operation, x: Tensor, k: int) -> Any:
-    run = kept_kernels.run_of(operation, x, float(k), 1.0, logistic.id, None) if k else None
-    return None if run is None else run(x)
+    return run(x) if operation is LARGEST else run(x, False)[0]
 
 
 _SHORTLY: dict[str, Callable[..., Any]] = {
-    WEIGHTS.name: _weights,
-    HARD_WEIGHTS.name: _weights,
-    WEIGHTS_BACK.name: _gradients,
-    HARD.name: _chosen,
-    LARGEST.name: _indices,
+    **{each.name: _of_weights for each in (WEIGHTS, WEIGHTS_BACK, HARD_WEIGHTS)},
+    **{each.name: _of_choice for each in (HARD, LARGEST)},
 }
-"""What answers operators by kept kernels, for numbers that are those of all rows; or returns None.
-
-By operators' names: (operation, arguments of the operator) -> answers.
-"""
+"""By operators' names: what answers them by kept kernels if k and T are numbers, or returns None."""
 
 
 def _names(arguments: Iterable[Argument]) -> list[str]:

@@ -18,6 +18,7 @@ class Case:
     k: int
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # unless the user chooses
     device: str = "cpu"
+    repeats: int = 1  # calls that are timed together, where one takes microseconds
 
 
 CASES = (
@@ -32,6 +33,7 @@ CASES = (
     Case("knapsack", (512, 1024), 100, ("float32",)),
     Case("segments", (1024, 64), 8, ("float32",)),
     Case("balance", (4096, 64), 8, ("float32",)),
+    Case("calls", (256, 6), 2, ("float32",), repeats=20),
     Case("floor", (4096, 64), 8, ("float32",)),
 )
 
@@ -40,6 +42,9 @@ EXPERTS = (64, 256)
 
 FLOOR = ((16384, 8), (8192, 32), (4096, 64), (2048, 128), (1024, 1024), (1, 1 << 20))
 """Shapes for which `floor` has the nanoseconds of an entry, and the time of reading it."""
+
+CALLS = ((4, 8), (256, 6), (32, 64))
+"""Shapes of small calls."""
 
 LARGE = {
     "router": (1 << 20, 64),
@@ -55,6 +60,10 @@ def on_device(case: Case, device: str) -> Iterator[Case]:
     if case.name == "floor":
         for rows, n in FLOOR:
             yield replace(case, shape=(rows, n), k=n // 8, device=device)
+        return
+    if case.name == "calls":
+        for shape in CALLS:
+            yield replace(case, shape=shape, device=device)
         return
     if case.name == "balance":
         for n in EXPERTS:

@@ -29,9 +29,9 @@ def bench(
         typer.Option(
             metavar="NAME",
             help="Shape of the scores: router, attention, vocabulary or pruning; or another "
-            "comparison: losses, compile, jax, half, knapsack, segments, balance, or floor, the "
-            "cost of an entry beside that of reading it. Repeat the option for several; all by "
-            "default.",
+            "comparison: losses, compile, jax, half, knapsack, segments, balance, calls of few "
+            "scores (calls), or the cost of an entry beside that of reading it (floor). Repeat the "
+            "option for several; all by default.",
         ),
     ] = None,
     dtype: Annotated[

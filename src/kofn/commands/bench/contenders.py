@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import kofn
-from kofn.commands.bench import special
+from kofn.commands.bench import calls, special
 from kofn.commands.bench.cases import Case, Contender, Map, ours
+from kofn.commands.bench.recipes import (
+    FOR_ONE,
+    Bisected,
+    by_newton,
+    compiled,
+    softmax,
+    sorted_sparsemax,
+    straight_through,
+)
 
 PEERS = {"entmax": "entmax", "jaxopt": "jaxopt", "ott-jax": "ott", "optax": "optax"}
 ON_GPU = {"liger-kernel": "liger_kernel"}
@@ -35,12 +43,12 @@ def installed(device: str = "cpu") -> dict[str, str | None]:
 def contenders(case: Case) -> Iterator[Contender]:
     """Yield all functions that this environment can run, PyTorch's softmax first."""
     k = case.k
-    yield Contender("torch.softmax", "baseline", special.softmax, special.softmax)
+    yield Contender("torch.softmax", "baseline", softmax, softmax)
     if case.name in OTHERS:
         yield from OTHERS[case.name](case)
         return
     yield from ours(special.of_every_link(k))
-    yield from ours(special.FOR_ONE)
+    yield from ours(FOR_ONE)
     yield from ours({"soft_topk, hard": partial(kofn.soft_topk, k=k, hard=True)})
     yield Contender("torch.topk, straight-through", "recipe", straight_through(k), None)
     yield Contender("torch.topk", "hard", lambda x: torch.topk(x, k).values, None)
@@ -53,8 +61,7 @@ def contenders(case: Case) -> Iterator[Contender]:
     if versions["entmax"]:
         yield from _entmax()
     if case.device != "cpu":
-        softmax = torch.compile(special.softmax)
-        yield Contender("torch.softmax, compiled", "baseline", softmax, special.softmax)
+        yield Contender("torch.softmax, compiled", "baseline", torch.compile(softmax), softmax)
         if versions["liger-kernel"]:
             yield from _liger()
     elif importlib.util.find_spec("jax"):
@@ -69,86 +76,10 @@ OTHERS = {
     "knapsack": special.knapsack,
     "segments": special.segments,
     "balance": special.balance,
+    "calls": calls.calls,
     "floor": special.floor,
 }
 """Cases of other functions than the maps of all links and of other libraries."""
-
-
-def straight_through(k: int) -> Map:
-    """Return the hard choice as usually written: 1 for the k largest, the gradient of a softmax."""
-
-    def straight_through(x: Tensor) -> Tensor:
-        hard = torch.zeros_like(x).scatter(-1, x.topk(k).indices, 1.0)
-        soft = k * x.softmax(-1)
-        return soft + (hard - soft).detach()
-
-    return straight_through
-
-
-class Bisected(torch.autograd.Function):
-    """The sigmoid top-k as usually written: 40 bisection steps and the implicit gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, k: int) -> Tensor:
-        low = x.min(-1, keepdim=True).values - 20
-        high = x.max(-1, keepdim=True).values + 20
-        for _ in range(40):
-            middle = (low + high) / 2
-            many = torch.sigmoid(x - middle).sum(-1, keepdim=True) > k
-            low, high = torch.where(many, middle, low), torch.where(many, high, middle)
-        p = torch.sigmoid(x - (low + high) / 2)
-        ctx.save_for_backward(p)
-        return p
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (p,) = ctx.saved_tensors
-        w = p * (1 - p)
-        mean = (w * g).sum(-1, keepdim=True) / w.sum(-1, keepdim=True)
-        return w * (g - mean), None
-
-
-def by_newton(k: int) -> Map:
-    """Return the sigmoid top-k by twelve Newton steps in a bracket, which a compiler makes fast.
-
-    One step more, with constants but for the sum, has the implicit gradient.
-    """
-
-    def slope(p: Tensor) -> Tensor:
-        return (p * (1 - p)).sum(-1, keepdim=True)
-
-    def newton(x: Tensor) -> Tensor:
-        fixed = x.detach()
-        low = fixed.amin(-1, keepdim=True) - 20
-        high = fixed.amax(-1, keepdim=True) + 20
-        theta = (low + high) / 2
-        for _ in range(12):
-            p = torch.sigmoid(fixed - theta)
-            excess = p.sum(-1, keepdim=True) - k
-            low, high = torch.where(excess > 0, theta, low), torch.where(excess > 0, high, theta)
-            step = theta + excess / slope(p)
-            theta = torch.where((step >= low) & (step <= high), step, (low + high) / 2)
-        p = torch.sigmoid(x - theta)
-        theta = theta + (p.sum(-1, keepdim=True) - k) / slope(p).detach()
-        return torch.sigmoid(x - theta)
-
-    return newton
-
-
-def compiled(function: Map) -> Map:
-    """Return a function compiled for one shape."""
-    torch.compiler.reset()  # else shapes that came before count as recompilations
-    made: Map = torch.compile(function, fullgraph=True, dynamic=False)
-    return made
-
-
-def sorted_sparsemax(x: Tensor) -> Tensor:
-    """Sparsemax as usually written: sort, cumulative sums, count of the support."""
-    ordered = torch.sort(x, dim=-1, descending=True).values
-    count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
-    total = ordered.cumsum(-1) - 1
-    support = (count * ordered > total).sum(-1, keepdim=True)
-    return (x - total.gather(-1, support - 1) / support.to(x.dtype)).clamp(min=0)
 
 
 def _entmax() -> Iterator[Contender]:

@@ -77,7 +77,8 @@ def measure(
             timing.trouble = _check(contender, case, x, _passes(contender, [x]), device)
             timing.trouble = timing.trouble or _patience(passes, device)
             if not timing.trouble:
-                run = _runner(passes, device if contender.framework == "torch" else None)
+                on = device if contender.framework == "torch" else None
+                run = _runner(passes, on, case.repeats)
                 baseline = baselines.setdefault(contender.framework, run)
                 for what in PASSES[: 1 if contender.forward_alone else None]:
                     _time(timing, what, run, baseline, rounds, device)
@@ -139,16 +140,17 @@ def _time(
     timing.ratios[what] = [own / softmax for own, softmax in zip(seconds, baselines, strict=True)]
 
 
-def _runner(passes: Passes, device: Device | None) -> Runner:
-    """Return a function that runs one pass and returns the seconds it took."""
+def _runner(passes: Passes, device: Device | None, repeats: int) -> Runner:
+    """Return a function that runs one pass, so many times, and returns the seconds it took."""
     if device is not None:
         return lambda what: device.seconds(passes[what])
     now = clock()[1]
 
     def run(what: str) -> float:
-        start = now()
-        passes[what]()
-        return now() - start
+        once, start = passes[what], now()
+        for _ in range(repeats):
+            once()
+        return (now() - start) / repeats
 
     return run
 

@@ -61,6 +61,8 @@ class Result:
         rows, n = self.case.shape
         if self.case.name == "floor":
             return "ns per entry", "ns", 1e9 / (rows * n)
+        if self.case.name == "calls":
+            return "µs forward", "µs", 1e6
         return "ms forward", "ms", 1e3
 
     def rate(self, timing: Timing) -> float:
@@ -169,7 +171,7 @@ EXPLANATION = (
 
 SHORT_EXPLANATION = (
     "Time divided by that of the framework's softmax, timed just before on the same scores: median "
-    "± half the distance between the quartiles. ms (or ns per entry), GB/s (scores read, weights "
+    "± half the distance between the quartiles. ms (µs, ns per entry), GB/s (scores read, weights "
     "written) and MB (extra memory) are those of the forward pass."
 )
 SHORT_COLUMNS = ("", "forward", "with backward", "ms", "GB/s", "MB")

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 import kofn
 from kofn import losses
 from kofn.arrays.typing import LinkName
 from kofn.commands.bench.cases import Case, Contender, Map, ours
+from kofn.commands.bench.recipes import FOR_ONE, chosen, cross_entropy, labels, softmax
 
 LINKS: tuple[LinkName, ...] = ("logistic", "laplace", "normal")
-FOR_ONE: dict[str, Map] = {name: getattr(kofn, name) for name in ("softmax", "sparsemax", "entmax")}
-"""The maps for k = 1."""
 
 
 def of_losses(case: Case) -> Iterator[Contender]:
@@ -212,10 +210,6 @@ def _scattered_softmax(ids: torch.Tensor, count: int, x: torch.Tensor) -> torch.
     return raised / x.new_zeros(count).index_add(0, ids, raised)[ids]
 
 
-def softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(x, -1)
-
-
 def of_every_link(k: int) -> dict[str, Map]:
     """Return soft_topk with each link."""
     links = kofn.links.TABLE.items()
@@ -237,26 +231,3 @@ def _losses(case: Case) -> dict[str, Map]:
         "entmax_loss": partial(losses.entmax_loss, target=labels(case)),
         "topk_loss": partial(losses.topk_loss, target=chosen(case)),
     }
-
-
-def cross_entropy(target: torch.Tensor) -> Map:
-    """Return PyTorch's cross-entropy in float32, or in float64 of scores that are."""
-
-    def cross_entropy(x: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(x if x.dtype == torch.float64 else x.float(), target)
-
-    return cross_entropy
-
-
-def labels(case: Case) -> torch.Tensor:
-    """Draw the index of an entry for each row."""
-    rows, n = case.shape
-    drawn = torch.randint(n, (rows,), generator=torch.Generator().manual_seed(2))
-    return drawn.to(case.device)
-
-
-def chosen(case: Case) -> torch.Tensor:
-    """Draw k entries of each row, as booleans."""
-    drawn = torch.rand(case.shape, generator=torch.Generator().manual_seed(2))
-    none = torch.zeros(case.shape, dtype=torch.bool)
-    return none.scatter(-1, drawn.topk(case.k).indices, True).to(case.device)

@@ -103,7 +103,7 @@ def quantile(x: Array, low: int, high: int, share: float) -> tuple[Array, Array,
     in a row with one, and their places, (2, …). No answer is of half precision.
     """
     memory = memory_of(x)
-    x = memory.packed(_single(x))
+    x = memory.packed(cast(x, compute_dtype(x)))
     batch = x.shape[:-1]
     out, slopes = memory.empty(x, batch), memory.empty(x, (2, *batch))
     places = _int64(x, (2, *batch))
@@ -120,11 +120,6 @@ def quantile_gradients(x: Array, cotangent: Array, slopes: Array, places: Array)
     job = (memory.address(out), *map(memory.address, given), 0, 0)
     offer("quantile_back", out, job, 0.0, 0, given, cleared=())
     return cast(out, x.dtype)
-
-
-def _single(x: Array) -> Array:
-    """Scores of half precision as float32, and others."""
-    return cast(x, compute_dtype(x)) if half.is_half(x) else x
 
 
 def _int64(like: Array, shape: tuple[int, ...]) -> Array:

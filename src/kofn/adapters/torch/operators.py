@@ -135,7 +135,7 @@ _SHORTLY: dict[str, Callable[..., Any]] = {
     **{each.name: _of_weights for each in (WEIGHTS, WEIGHTS_BACK, HARD_WEIGHTS)},
     **{each.name: _of_choice for each in (HARD, LARGEST)},
 }
-"""By operators' names: what answers them by kept kernels if k and T are numbers, or returns None."""
+"""What answers an operator by kept kernels if k and T are numbers, or returns None."""
 
 
 def _names(arguments: Iterable[Argument]) -> list[str]:

@@ -69,6 +69,20 @@ def test_operators_of_choices_have_the_same_bits(name, dtype, monkeypatch):
     assert sum(type(each) is not bool for each in kept_kernels._kept.values()) == 2
 
 
+def test_integers_and_many_rows_of_16_bits_are_chosen_from_too(monkeypatch):
+    """By operators alone: functions take other ones for them."""
+    largest = torch.ops.kofn.largest.default
+    x = torch.tensor([[-4, 2, -2, -3, 5, -3]])
+    for dtype in (torch.int64, torch.int32):
+        for _ in range(2):
+            assert largest(x.to(dtype), 3).tolist() == [[4, 1, 2]]
+    monkeypatch.setattr(kept_kernels, "run_of", lambda *_: None)
+    x = torch.randn(1025, 100, generator=torch.Generator().manual_seed(0))
+    for name in HALF_TYPES:
+        half = x.to(getattr(torch, name))
+        assert torch.equal(largest(half, 2), largest(half.float(), 2))
+
+
 def test_kept_kernels_are_for_tensors_in_main_memory():
     for device in ("cpu", "meta", "cpu"):
         run = kept_kernels.run_of(WEIGHTS, ROWS.to(device), 2.0, 1.0, "logistic", None)

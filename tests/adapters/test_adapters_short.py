@@ -32,6 +32,7 @@ MAPS = {
     "sparsemax": kofn.sparsemax,
     "entmax": kofn.entmax,
     "masked": lambda x: kofn.softmax(x, mask=x.detach() > -0.8),
+    "masked, out of order": lambda x: kofn.soft_topk(x, 2, mask=(x.detach().mT > -0.8).mT),
     "hard, masked by columns": lambda x: kofn.soft_topk(x, 2, hard=True, mask=columns(x)),
     "gates": lambda x: kofn.topk_gates(x, 2)[0],
     **{name: partial(kofn.soft_topk, k=2, link=name, temperature=0.7) for name in TABLE},
@@ -184,6 +185,8 @@ def test_it_takes_few_calls():
 def test_arguments_are_still_checked():
     for _ in range(3):
         kofn.soft_topk(ROWS, 1)
+    with pytest.raises(TypeError, match="mask must be a dense tensor"):
+        kofn.soft_topk(ROWS, 1, mask=(ROWS > 0).to_sparse())
     masks = (
         dict(k=1, mask=ROWS),
         dict(k=1, mask=columns(ROWS).numpy()),
@@ -336,7 +339,13 @@ def test_so_many_are_kept(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "name", ["soft_topk", "hard", "hard, masked by columns", "gates", "router"]
+    "name",
+    [
+        "soft_topk",
+        *(each for each in MAPS if "hard" in each or "masked" in each),
+        "gates",
+        "router",
+    ],
 )
 def test_a_checkpoint_runs_a_first_call_again(name, dtype):
     """It keeps the same tensors in both runs, or PyTorch refuses."""

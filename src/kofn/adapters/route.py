@@ -167,6 +167,8 @@ def _of_torch(
         backend = None
     if run is None:
         return None
+    if arrays and any(each.device != x.device for each in arrays):
+        return None  # no kernel looks where an address is
     learned = _is_learned(operation, rows, arrays)
     # Without a way back, autograd would have no gradient, and nothing would say so.
     if learned and not operation.back:

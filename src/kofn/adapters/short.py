@@ -16,7 +16,7 @@ from kofn.adapters import kept_kernels
 from kofn.adapters.kept_kernels import is_usual
 from kofn.arrays import torch as of_torch
 from kofn.arrays.dtensor import is_dtensor
-from kofn.links import exponential, table
+from kofn.links import table
 from kofn.links.link import BuiltIn
 from kofn.operations.choice import GATES, LARGEST
 from kofn.operations.operation import Operation
@@ -47,7 +47,7 @@ def answer(
     if not call:
         return None
     if mask is not None:
-        scores = _masked(scores, mask)
+        scores = _masked(scores if learns else scores.detach(), mask)
         if scores is None:
             return None
     learned = learns and scores.requires_grad and sys.modules["torch"].is_grad_enabled()
@@ -64,8 +64,7 @@ def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: An
     if type(dim) is not int or dim != -1 or k <= 0 or not _are_few(scores):
         return None
     call = _kept_of(WEIGHTS, scores, k, link, temperature, True)
-    number, any_link = float(k), exponential.id
-    run = call and kept_kernels.run_of(LARGEST, scores, number, 1.0, any_link, None)
+    run = call and kept_kernels.run_of(LARGEST, scores, float(k), *kept_kernels.OF_CHOICES)
     weights = answer(WEIGHTS, scores, k, link, temperature, dim, True, call) if run else None
     return None if weights is None else (weights, run(scores))
 
@@ -75,10 +74,13 @@ def _masked(scores: Any, mask: Any) -> Any:
     torch = sys.modules["torch"]
     if type(mask) is not torch.Tensor or mask.dtype is not torch.bool or not mask.is_cpu:
         return None
+    if mask.layout is not torch.strided:
+        return None
     if mask.shape != scores.shape and mask.shape != scores.shape[-1:]:
         return None
-    # A checkpoint compares the shape of what is kept for the way back.
-    return torch.where(mask.expand(scores.shape), scores, -math.inf)
+    # A checkpoint compares the shape of what is kept for the way back, and the answer of `where`
+    # lies in memory as the mask does.
+    return torch.where(mask.expand(scores.shape), scores, -math.inf).contiguous()
 
 
 def _are_few(scores: Any) -> bool:

@@ -171,7 +171,9 @@ def check_integer(
 ) -> int:
     """Return `value` as a Python integer if it is of any integer type and in [low, high]."""
     try:
-        if isinstance(value, NO_NUMBERS):
+        if isinstance(value, NO_NUMBERS) or (
+            framework(value) is not None and dtype_name(value).startswith("bool")  # type: ignore[arg-type]
+        ):
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except TypeError:
@@ -238,7 +240,18 @@ def check_mask(mask: object, scores: Array, of: str = "scores") -> Array:
             f"mask must be boolean, True where an entry may be chosen; got {mask.dtype}"
         )
     check_broadcasts("mask", tuple(mask.shape), tuple(scores.shape), f"the shape of {of}")
+    check_same_device("mask", mask, scores, of)
     return mask
+
+
+def check_same_device(name: str, value: Array, scores: Array, of: str = "scores") -> None:
+    """Check that tensors with a number for each entry or row are not on two devices.
+
+    Kernels would take an address on one for memory of the other.
+    """
+    if framework(value) == framework(scores) == "torch" and value.device != scores.device:
+        where = f"{value.device}, and {of} on {scores.device}"
+        raise ValueError(f"{name} is on the device {where}; move one of them")
 
 
 def check_same_kind(name: str, value: object, scores: Array, of: str = "scores") -> Array:

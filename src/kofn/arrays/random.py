@@ -147,9 +147,11 @@ def centred(y: ArrayT, dim: int) -> ArrayT:
 
     For y far from 0, rounding the sum with the noise would produce ties.
     """
+    if y.shape[dim] == 0:
+        return y
     known = centred_at_hand(y, dim)
-    if known is not None or y.shape[dim] == 0:
-        return y if known is None else known
+    if known is not None:
+        return known
     xp = namespace(y)
     with quiet(y):
         finite = xp.abs(stop_gradient(y)) < math.inf

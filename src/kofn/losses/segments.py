@@ -9,7 +9,7 @@ import numpy as np
 
 from kofn.adapters import route
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_choice, check_same_kind
+from kofn.arrays.checks import check_choice, check_same_device, check_same_kind
 from kofn.arrays.kinds import Array, adopt, deleted, dtype_name, full_like, namespace
 from kofn.arrays.names import unknown_keyword
 from kofn.arrays.operations import arange, as_indices, as_numbers, constant
@@ -204,6 +204,7 @@ def _entries(target: Any, checked: Given, ignored: int) -> tuple[Array, Array | 
     """
     form, xp = checked.form, checked.form.xp
     check_same_kind("target", target, checked.scores)
+    check_same_device("target", target, checked.scores)
     wanted = (form.segments, *form.shape[1:])
     if not dtype_name(target).startswith(("int", "uint")):
         raise TypeError(f"target must be integers, an entry of each segment; got {target.dtype}")
@@ -239,6 +240,7 @@ def _labels(target: Array, checked: Given) -> Array:
     x, form = checked.scores, checked.form
     target = form.plain("target", target)
     check_same_kind("target", target, x)
+    check_same_device("target", target, x)
     if tuple(target.shape) != form.shape:
         raise ValueError(
             f"target must have the shape of scores, {form.shape}; got {tuple(target.shape)}"

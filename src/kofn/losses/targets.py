@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from kofn import links
 from kofn.arrays.autodiff import stop_gradient
-from kofn.arrays.checks import check_choice, check_integer, check_number, check_same_kind
+from kofn.arrays.checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_same_device,
+    check_same_kind,
+)
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import (
     Array,
@@ -247,6 +253,7 @@ def check_reduction(reduction: Any) -> None:
 def are_indices(target: Any, scores: Array, form: Form) -> bool:
     """Return whether `target` has one index per row, not one weight per entry."""
     check_same_kind("target", target, scores)
+    check_same_device("target", target, scores)
     shape, whole, batch = tuple(target.shape), tuple(scores.shape), form.batch
     if shape == whole:
         return False

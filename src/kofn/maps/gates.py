@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, Never
 
 from kofn.adapters import route, short
@@ -12,10 +11,9 @@ from kofn.arrays.autodiff import stop_gradient
 from kofn.arrays.checks import (
     check_broadcasts,
     check_flag,
+    check_integer,
     check_real,
     check_same_kind,
-    shown,
-    static_hint,
 )
 from kofn.arrays.form import Form
 from kofn.arrays.kinds import Array, cast_like, deleted, is_torch, move_axis, namespace
@@ -107,13 +105,7 @@ def _is_wider(scores: Any) -> bool:
 
 
 def _count(k: Any, normalize: bool) -> int:
-    if isinstance(k, bool):
-        raise TypeError(f"k must be a Python integer in [0, n]; got {k!r}")
-    try:
-        k = operator.index(k)
-    except TypeError:
-        hint = static_hint("k", k)
-        raise TypeError(f"k must be a Python integer in [0, n]; got {shown(k)}{hint}") from None
+    k = check_integer("k", k, "a Python integer in [0, n]")
     if check_flag("normalize", normalize) and k == 1:
         raise ValueError(
             "normalize must be False for k = 1: a single gate divided by itself is always 1, and "

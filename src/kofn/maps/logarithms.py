@@ -37,6 +37,9 @@ def log_soft_topk(
         exactly 0: excluded entries, k = 0, and outside the support of "linear" and "entmax". For a
         loss on those, use `fenchel_young_loss` or `losses.epsilon_cross_entropy`.
 
+        With these two links a weight is the power of a distance to θ, so logarithms of weights
+        below the rounding of θ (k = 1e-20 among scores near 1) are wrong, or −inf.
+
         If the choice is so hard that all slopes underflow, the slopes of log p in k overflow: k
         then has a gradient through the weights near 1 and none through the others. Already where
         the square of the sum of slopes underflows (with "normal", two scores that are 53

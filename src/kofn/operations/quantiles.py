@@ -1,6 +1,6 @@
-"""A quantile of rows on a device, for one number q.
+"""A quantile of rows by a kernel, for one number q.
 
-(Tests: tests/kernels/gpu/interpreted/quantiles.py, test_kernels_gpu.py.)
+(Tests: test_maps_ordered_quantiles.py; tests/kernels/gpu/interpreted/quantiles.py.)
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from functools import partial
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kofn
+from kofn.kernels.cpu.choice import launch
 from kofn.maps.ordered.interpolated import INTERPOLATIONS
 from support import Framework, each_compiler, full_but, with_gradients
 
@@ -256,8 +258,11 @@ def extremes(n, dtype):
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_a_number_q_and_an_array_of_it_have_the_same_answers(dtype, interpolation):
+def test_a_number_q_and_an_array_of_it_have_the_same_answers(dtype, interpolation, monkeypatch):
     """One is answered by a kernel, the other by the steps that it takes the place of."""
+    kernel = mock.Mock(wraps=launch.quantile)
+    monkeypatch.setattr(launch, "quantile", kernel)
+    monkeypatch.delenv("KOFN_KERNELS", raising=False)
     for n, q in itertools.product((1, 2, 3, 17, 200), (0, 0.3, 0.5, 1.0)):
         x, found = extremes(n, getattr(torch, dtype)), []
         for own in (q, torch.tensor(float(q), dtype=torch.float64)):
@@ -271,6 +276,13 @@ def test_a_number_q_and_an_array_of_it_have_the_same_answers(dtype, interpolatio
         if dtype in ("float32", "float64"):
             on_numpy = kofn.quantile(x.numpy(), q, dim=-1, interpolation=interpolation)
             assert np.array_equal(on_numpy, answer, equal_nan=True)
+    assert kernel.call_count == 20 * (2 if dtype in ("float32", "float64") else 1)
+
+
+def test_an_infinite_cotangent_stays_with_its_number():
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0]], requires_grad=True)
+    kofn.quantile(x, 0.0, dim=-1).backward(torch.tensor([INF]))
+    assert x.grad.tolist() == [[INF, 0, 0, 0]]
 
 
 def test_a_number_q_has_derivatives_of_both_orders():

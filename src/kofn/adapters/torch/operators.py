@@ -20,7 +20,6 @@ from kofn.adapters.torch.segments import OF_SEGMENTS
 from kofn.arrays.torch.dtensors import has_whole_rows
 from kofn.arrays.torch.operator import OPERATORS, REFUSED, call, define, differentiate, refuse
 from kofn.arrays.torch.state import constant_result, is_compiled
-from kofn.links import logistic
 from kofn.links.link import by_id
 from kofn.operations.choice import HARD, HARD_WEIGHTS, LARGEST
 from kofn.operations.declared import DECLARED
@@ -125,7 +124,8 @@ def _of_weights(operation: Operation, *arguments: Any) -> Any:
 
 def _of_choice(operation: Operation, x: Tensor, *k: Any) -> Any:
     number = float(k[0]) if operation is LARGEST else k[1]
-    run = kept_kernels.run_of(operation, x, number, 1.0, logistic.id, None) if number else None
+    known = (number, *kept_kernels.OF_CHOICES)
+    run = kept_kernels.run_of(operation, x, *known) if number else None
     if run is None:
         return None
     return run(x) if operation is LARGEST else run(x, False)[0]

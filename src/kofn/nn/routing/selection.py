@@ -104,7 +104,7 @@ def soft(scores: Tensor, mask: Tensor | None, how: Settings) -> Routed:
     weights = weights / how.k if how.gating.normalize else weights
     indices = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
     among = torch.zeros_like(scores, dtype=torch.bool)
-    among = among.scatter(-1, scores.detach().topk(math.ceil(how.k), -1).indices, True)
+    among = among.scatter(-1, scores.detach().topk(math.ceil(how.k), -1).indices, 1)
     return Routed(weights, indices.contiguous(), among if rows is None else among & rows)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from kofn.arrays.kinds import cast, compute_dtype, is_torch
 from kofn.arrays.typing import Array, Number
 from kofn.kernels.contract import AGAINST, OF_SCORES
-from kofn.kernels.cpu.choice.layout import ABREAST, LANES, ROWS, room_of, room_of_choices
+from kofn.kernels.cpu.choice.layout import ABREAST, ROWS, ranks_from, room_of, room_of_choices
 from kofn.kernels.cpu.runtime import half, native, pool
 from kofn.kernels.cpu.runtime.layout import ANSWERS, COPIED, HEAD, SCORES, in_slot
 from kofn.kernels.cpu.runtime.layout import room as team_room
@@ -94,7 +94,7 @@ def ranked(x: Array, ranks: Array, mask: Array | None = None) -> Array:
     """
     memory = memory_of(x)
     ranks = memory.packed(ranks)
-    room = x.shape[-1] + LANES
+    room = ranks_from(x.shape[-1])
     return _indices("ranked", x, ranks.shape[-1], memory.address(ranks), mask, room, ranks)
 
 
@@ -109,7 +109,7 @@ def quantile(x: Array, low: int, high: int, share: float) -> tuple[Array, Array,
     places = _int64(x, (2, *batch))
     made = out, slopes, places
     job = (memory.address(x), *map(memory.address, made), low, high)
-    offer("quantile", x, job, share, x.shape[-1] + LANES + 4, made, cleared=())
+    offer("quantile", x, job, share, ranks_from(x.shape[-1]) + 4, made, cleared=())
     return made
 
 
@@ -133,7 +133,7 @@ def _indices(
 ) -> Array:
     """Have a worker answer k numbers of each row; `last` is the last word of its job."""
     memory = memory_of(x)
-    x = memory.packed(x)
+    x = memory.packed(cast(x, compute_dtype(x)) if half.is_half(x) else x)
     shape = (*x.shape[:-1], k)
     out = _int64(x, shape)
     if k == 0:

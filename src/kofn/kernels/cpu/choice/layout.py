@@ -75,6 +75,13 @@ def room_of_choices(n: int, k: float, size: int) -> int:
     return 2 * kept_of(n, whole) * ROWS * size // 8
 
 
+def ranks_from(n: int) -> int:
+    """Return how many words of keys ranked.py has of a row; after them it has two ranks, and the
+    places that have them.
+    """
+    return n + LANES
+
+
 def apart_of(count: int) -> int:
     """Return how far the keys of experts are apart: no power of 2, at which caches hold few."""
     return -(-count // ROWS) * ROWS + ROWS

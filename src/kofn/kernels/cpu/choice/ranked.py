@@ -32,12 +32,15 @@ from kofn.kernels.cpu.choice.layout import (
     K,
     N,
     X,
+    ranks_from,
 )
 from kofn.kernels.cpu.choice.search import count_above, count_from, least_above
 from kofn.kernels.cpu.runtime.intrinsics import pointer
 from kofn.kernels.cpu.runtime.registers import above, lowest, ones, reaching
 from kofn.kernels.cpu.runtime.shares import COUNT, plain, served
 from kofn.kernels.cpu.runtime.vector_math import real, widest_vectors
+
+_ranks_from = plain(ranks_from)
 
 
 @plain
@@ -173,8 +176,9 @@ def quantile(kind: int, number: Any) -> Any:
         places = carray(pointer(words[PLACES]), (2, rows), np.int64)
         no_mask = carray(pointer(words[X]), 0, np.bool_)
         keys = carray(pointer(own), (n + LANES - 1) // LANES * LANES, integer)
-        ranks = carray(pointer(own + 8 * (n + LANES)), 2, np.int64)
-        found = carray(pointer(own + 8 * (n + LANES + 2)), 2, np.int64)
+        ranks_at = own + 8 * _ranks_from(n)
+        ranks = carray(pointer(ranks_at), 2, np.int64)
+        found = carray(pointer(ranks_at + 16), 2, np.int64)
         row, out, most = keys[:n], integer(least), integer(-1 - least)
         for i in range(n, keys.size):
             keys[i] = out
@@ -210,6 +214,7 @@ def quantile_back(kind: int, number: Any) -> Any:
             for i in range(n):
                 out[i] = number(np.nan) if bad else number(0)
             for j in range(2):
-                out[places[j, r]] += cotangents[r] * slopes[j, r]
+                if slopes[j, r] != 0:  # times a cotangent that is infinite it is NaN
+                    out[places[j, r]] += cotangents[r] * slopes[j, r]
 
     return served(work)

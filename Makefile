@@ -163,6 +163,7 @@ bench: $(READY)  ## time the maps against softmax and others on an idle machine,
 	$(PIP) --no-build-isolation --editable ".[bench]"
 	$(BIN)/kofn bench --out benchmarks/results --force
 	KOFN_CPU=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 $(BIN)/kofn bench --out benchmarks/results/avx2 --force
+	$(BIN)/kofn bench --case calls --threads 1 --out benchmarks/results/calls --force
 	$(BIN)/python -m benchmarks.published --write
 
 gpu:  ## test, then time on a GPU, in six minutes; PYTHON= with PyTorch, Triton and NumPy, OUT=, DEVICE=cpu rehearses

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.published` prints it, and with --write the pages take it, as `make docs` does;
 a test holds the pages to the files in benchmarks/results: bench.json, of the processor's own level,
-and avx2/bench.json, where there is one. Each names the threads, the level and the commit.
+and avx2/bench.json, where there is one; and calls/bench.json, of small calls. Each names the threads,
+the level and the commit.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 FILES = {
     "own": RESULTS / "bench.json",
     "avx2": RESULTS / "avx2" / "bench.json",
+    "calls": RESULTS / "calls" / "bench.json",
 }
-LEVELS = [level for level, file in FILES.items() if file.exists()]
+LEVELS = [level for level, file in FILES.items() if level != "calls" and file.exists()]
 BEGIN = "<!-- times: python -m benchmarks.published --write ({name}) -->"
 END = "<!-- /times -->"
 CASE = "attention", "float32"
@@ -165,6 +167,24 @@ def compiled() -> Iterator[str]:
             yield f"| {_shown(name)} | {' | '.join(cells)} |"
 
 
+def calls() -> Iterator[str]:
+    """Yield the table of small calls, in softmaxes of one thread."""
+    every = cases("calls", level="calls")
+    shown = (f"{rows} × {n}" for rows, n in (each["shape"] for each in every))
+    yield f"| k = {every[0]['k']} | {' | '.join(shown)} |"
+    yield "| --- |" + " ---: |" * len(every)
+    base = [milliseconds(each)["torch.softmax"] for each in every]
+    cells = (said(1e3 * one for one in passes) for passes in base)
+    yield f"| `torch.softmax`, in µs | {' | '.join(cells)} |"
+    found = [ratios(each) for each in every]
+    for name in found[0]:
+        if name != "torch.softmax":
+            shown_name = name if name.startswith("linear") else _shown(name)
+            yield f"| {shown_name} | {' | '.join(said(one[name]) for one in found)} |"
+    yield ""
+    yield f"*{machine('calls')}.*"
+
+
 def losses() -> Iterator[str]:
     """Yield the table of losses, in softmaxes of float32 and bfloat16."""
     every = [cases("losses", dtype)[0] for dtype in ("float32", "bfloat16")]
@@ -224,6 +244,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "jax": ("docs/speed.md", jax),
     "half": ("docs/speed.md", half),
     "compile": ("docs/speed.md", compiled),
+    "calls": ("docs/speed.md", calls),
     "losses": ("docs/losses.md", losses),
     "balance": ("docs/nn_router.md", balance),
     "segments": ("docs/maps_segments.md", segments),

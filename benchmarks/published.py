@@ -2,7 +2,7 @@
 
 `python -m benchmarks.published` prints it, and with --write the pages take it, as `make docs` does;
 a test holds the pages to the files in benchmarks/results: bench.json, of the processor's own level,
-and avx2/bench.json, where there is one; and calls/bench.json, of small calls. Each names the threads,
+avx2/bench.json, where there is one, and calls/bench.json, of small calls. Each names the threads,
 the level and the commit.
 """
 

@@ -18,8 +18,7 @@ from kofn.rows.given import Given
 MOST = 256
 """Kernels that are kept; before there are more, all are forgotten."""
 
-OF_CHOICES = 1.0, exponential.id, None
-"""The temperature and the link of kernels that have none."""
+OF_CHOICES = 1.0, exponential.id, None  # the temperature and the link of kernels without
 
 _kept: dict[Any, Any] = {}
 """By the shape of the rows and all that the kernel knows of them; or that there is none."""
@@ -40,8 +39,7 @@ def run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) 
 
 def _run_of(operation: Operation, x: Any, k: Any, t: Any, link: Any, alpha: Any) -> Any:
     usual = type(k) is type(t) is float and type(alpha) in (float, type(None))
-    usual = usual and x.is_floating_point()
-    inner, ready = by_id(link, alpha) if usual else None, kernels.ready()
+    inner, ready = by_id(link, alpha) if usual and x.is_floating_point() else None, kernels.ready()
     if inner is None or ready is None or not x.is_cpu:
         return None
     if kind_of(inner) is None or not ready.serves(operation.ready, x.shape, x.itemsize):

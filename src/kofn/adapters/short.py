@@ -72,11 +72,10 @@ def weights_and_places(scores: Any, k: int, link: Any, temperature: Any, dim: An
 def _masked(scores: Any, mask: Any) -> Any:
     """Return scores with −inf where a mask says so; None if it is to be checked."""
     torch = sys.modules["torch"]
-    if type(mask) is not torch.Tensor or mask.dtype is not torch.bool or not mask.is_cpu:
+    usual = type(mask) is torch.Tensor and mask.dtype is torch.bool and mask.is_cpu
+    if not usual or mask.layout is not torch.strided:
         return None
-    if mask.layout is not torch.strided:
-        return None
-    if mask.shape != scores.shape and mask.shape != scores.shape[-1:]:
+    if mask.shape not in (scores.shape, scores.shape[-1:]):
         return None
     # A checkpoint compares the shape of what is kept for the way back, and the answer of `where`
     # lies in memory as the mask does.

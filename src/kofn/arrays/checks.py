@@ -170,10 +170,9 @@ def check_integer(
     name: str, value: object, allowed: Said, low: int | None = None, high: int | None = None
 ) -> int:
     """Return `value` as a Python integer if it is of any integer type and in [low, high]."""
+    is_bool = framework(value) is not None and "bool" in str(value.dtype)  # type: ignore[attr-defined]
     try:
-        if isinstance(value, NO_NUMBERS) or (
-            framework(value) is not None and dtype_name(value).startswith("bool")  # type: ignore[arg-type]
-        ):
+        if is_bool or isinstance(value, NO_NUMBERS):
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # or it raises
     except TypeError:

@@ -124,8 +124,7 @@ def _of_weights(operation: Operation, *arguments: Any) -> Any:
 
 def _of_choice(operation: Operation, x: Tensor, *k: Any) -> Any:
     number = float(k[0]) if operation is LARGEST else k[1]
-    known = (number, *kept_kernels.OF_CHOICES)
-    run = kept_kernels.run_of(operation, x, *known) if number else None
+    run = kept_kernels.run_of(operation, x, number, *kept_kernels.OF_CHOICES) if number else None
     if run is None:
         return None
     return run(x) if operation is LARGEST else run(x, False)[0]

@@ -109,9 +109,8 @@ def differentiate(
 
 
 def _may_learn(arguments: Iterable[Any]) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    return any(isinstance(each, Tensor) and each.requires_grad for each in arguments)
+    learned = (isinstance(each, Tensor) and each.requires_grad for each in arguments)
+    return torch.is_grad_enabled() and any(learned)
 
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
